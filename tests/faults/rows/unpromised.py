@@ -170,11 +170,18 @@ MEASUREMENTS = (
         "A plain function continues after a takeover, with a lease of 2 s", "s", measure_overruns, size=40, short_size=4
     ),
     Measurement(
-        "Effects of unrecorded steps repeated per 1,000 kills", "effects", measure_repeated_effects,
-        size=150, short_size=10,
+        "Effects of unrecorded steps repeated per 1,000 kills",
+        "effects",
+        measure_repeated_effects,
+        size=150,
+        short_size=10,
     ),
     Measurement(
-        "Acknowledged executions lost because a standby had not received them", "executions",
-        measure_lost_executions, size=10, short_size=1, backends=("postgres",),
+        "Acknowledged executions lost because a standby had not received them",
+        "executions",
+        measure_lost_executions,
+        size=10,
+        short_size=1,
+        backends=("postgres",),
     ),
-)  # fmt: skip
+)

@@ -224,9 +224,16 @@ def check_clock(context: DoctorContext) -> Iterator[DoctorFinding]:
     if off < _SKEW_WARNING:
         yield DoctorFinding("clock", "ok", "the clocks of the store and of this host agree")
     else:
-        verdict: Verdict = "wrong" if off >= _SKEW_WRONG else "warning"
+        # The time of a file is ahead after the host's clock went back. Durations are still right.
+        is_file = context.store_info.backend == "sqlite"
+        verdict: Verdict = "wrong" if off >= _SKEW_WRONG and not is_file else "warning"
         text = f"the store's clock is {seconds} {ahead} this host's"
-        yield DoctorFinding("clock", verdict, text, "synchronize both hosts with the same time servers")
+        advice = (
+            "check the host's clock; if it is right, absolute times come early by this much (see docs/guides/clocks.md)"
+            if is_file
+            else "synchronize both hosts with the same time servers"
+        )
+        yield DoctorFinding("clock", verdict, text, advice)
 
 
 def check_keys(context: DoctorContext) -> Iterator[DoctorFinding]:
