@@ -25,6 +25,7 @@ from tests.faults.planted_fault import Edit, PlantedFault
 from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
 from tests.faults.planted_in_ownership import PLANTED_IN_OWNERSHIP
+from tests.faults.planted_in_waits import PLANTED_IN_SIGNALS
 
 ROOT = Path(__file__).parent.parent.parent
 TESTS_FAILED = 1
@@ -193,6 +194,7 @@ PLANTED_IN_EVENTS = (
 PLANTED = (
     *PLANTED_IN_WAITS,
     *PLANTED_IN_FLOWS,
+    *PLANTED_IN_SIGNALS,
     *PLANTED_IN_EVENTS,
     *PLANTED_IN_OWNERSHIP,
     *PLANTED_IN_CONNECTIONS,

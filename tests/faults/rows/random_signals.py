@@ -30,7 +30,7 @@ from flowfabric import (
     wait_signal,
 )
 from flowfabric.engine import Engine, Revoked, Satisfied, StandingWaitpoint, Unavailable
-from tests.faults.kit.replies import lose_each, lose_share, losing_engine
+from tests.faults.kit.replies import Losing, lose_each, losing_engine
 from tests.faults.rows.row import Row, Tally, Trial
 from tests.scenarios import leased
 from tests.stores import PostgresTestStore, opened
@@ -56,7 +56,7 @@ class Ledger:
     id: UUID
     planned: list[str]
     sent: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in NAMES})
-    revoked_at: list[float] = field(default_factory=list)
+    revoked: int = 0
 
 
 def add_tasks(app: App) -> Callable[..., Any]:
@@ -117,10 +117,15 @@ async def _run_signals(trial: Trial) -> Tally:
             await asyncio.gather(*(_drive(engine, ledger, limit, chance) for ledger in ledgers))
             await asyncio.gather(*(_judge(engine, ledger, tally) for ledger in ledgers))
         app.engines.adopt(None)
-    tally.injected = sum(len(ledger.revoked_at) for ledger in ledgers) + losing.lost
+    tally.injected = sum(ledger.revoked for ledger in ledgers) + losing.lost
     tally.executions = len(ledgers)
     tally.signals = sum(len(values) for ledger in ledgers for values in ledger.sent.values())
     return tally
+
+
+def lose_share(share: float, chance: random.Random) -> Losing:
+    """Return a function that loses this share of the replies."""
+    return lambda: "reply" if chance.random() < share else None
 
 
 async def _submit(
@@ -153,7 +158,7 @@ async def _revoke(engine: Engine, ledger: Ledger, chance: random.Random) -> None
     for _ in range(REVOKES):
         await asyncio.sleep(chance.uniform(0, 0.004))
         if isinstance(await engine.operator.revoke_lease(ledger.id, "fault"), Revoked):
-            ledger.revoked_at.append(time.monotonic())
+            ledger.revoked += 1
             return
 
 
@@ -165,8 +170,6 @@ async def _judge(engine: Engine, ledger: Ledger, tally: Tally) -> None:
         tally.stuck.append(f"{id_} {state} {PATIENCE_S:g} s after its last signal")
         return
     got = json.loads(outcome.result)
-    if ledger.revoked_at:
-        tally.recoveries_s.append(time.monotonic() - ledger.revoked_at[-1])
     for name, sent in ledger.sent.items():
         received = [value for other, value in got if other == name]
         tally.lost += [f"{id_}: signal {value} of {name} was never received" for value in set(sent) - set(received)]
@@ -178,17 +181,16 @@ async def _judge(engine: Engine, ledger: Ledger, tally: Tally) -> None:
 
 async def _run_lost_replies(trial: Trial) -> Tally:
     """Lose the reply to suspends that keep their lease and consume a signal, and repeat them with their ids."""
-    tally = Tally(injected=trial.faults, executions=trial.faults, signals=3 * trial.faults)
+    executions = -(-trial.faults // 3)
+    tally = Tally(injected=3 * executions, executions=executions, signals=3 * executions)
     async with opened(trial.new_store()) as engine:
         limit = asyncio.Semaphore(CONCURRENCY)
 
         async def suspend(number: int) -> None:
             async with limit:
-                began = time.monotonic()
                 await _suspend_three_times(engine, number, tally)
-                tally.recoveries_s.append(time.monotonic() - began)
 
-        await asyncio.gather(*(suspend(number) for number in range(trial.faults)))
+        await asyncio.gather(*(suspend(number) for number in range(executions)))
     return tally
 
 
@@ -203,9 +205,11 @@ async def _suspend_three_times(engine: Engine, number: int, tally: Tally) -> Non
         try:
             await Engine(replace(lossy._context, retry_for_s=0.0)).leases.suspend(lease.fence, [binding])
             tally.wrong.append(f"{lease.execution_id}: the reply was not lost")
+            return
         except Unavailable as error:
-            id_ = error.fields["id"]
+            began, id_ = time.monotonic(), error.fields["id"]
             outcomes = [await engine.leases.suspend(lease.fence, [binding], id=id_) for _ in range(2)]
+        tally.recoveries_s.append(time.monotonic() - began)
         payloads = [_payloads(outcome) for outcome in outcomes]
         if payloads != [[b"%d" % index]] * 2:
             tally.lost.append(f"{lease.execution_id}: the repeats returned {payloads} instead of signal {index}")
@@ -223,7 +227,6 @@ ROWS = (
         _run_signals,
         minimum=1_000,
         short_minimum=12,
-        lease_s=LEASE_S,
     ),
     Row(
         "reply of a satisfied suspend lost",
