@@ -88,7 +88,7 @@ async def test_repeat_of_a_suspend_returns_the_same_tokens(engine: Engine, store
         repeated = await engine.leases.suspend(lease.fence, ["boss"], id=id_)
     assert repeated == wait.answer
     assert isinstance(repeated, Suspended)
-    assert repeated.waitpoints[0].token == wait.token()
+    assert repeated.waitpoints[0].token == wait.token("boss")
     assert (repeated.suspension_id, wait.suspension) == (id_, id_)
 
 
@@ -121,7 +121,7 @@ async def test_later_fence_gets_the_end_of_the_suspension(engine: Engine, store:
     later = await engine.leases.claim_resumed(wait.id, "worker-2")
     async with nothing_written(store):
         outcome = await engine.leases.suspend(later.fence, ["go"], id=wait.suspension)
-        await refused(engine.leases.suspend(wait.lease.fence, ["go"], id=engine.mint_id(), key="k"), "stale_lease")
+        await refused(engine.leases.suspend(wait.lease.fence, ["x"], id=engine.mint_id()), "execution_not_active")
     assert isinstance(outcome, Satisfied)
     assert (outcome.suspension_id, outcome.by, payloads(outcome)) == (wait.suspension, Trigger.SIGNALS, [b"yes"])
 

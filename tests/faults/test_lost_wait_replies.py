@@ -25,7 +25,7 @@ from tests.faults.fault_runner import Bench, opened_bench
 from tests.faults.operations import Operation
 from tests.faults.store_dump import Camera, wipe
 from tests.faults.wait_operations import WAITS
-from tests.stores import TestStore
+from tests.stores import TestStore, opened
 
 # The result type of each operation when it is repeated. A repeated call must return the ids of the first call.
 REPEATED = {
@@ -33,6 +33,8 @@ REPEATED = {
     "suspend": Suspended,
     "suspend with a key": Suspended,
     "suspend, already satisfied": Satisfied,
+    "suspend, already satisfied, without a key": Satisfied,
+    "suspend, satisfied by a declared signal": Satisfied,
     "deliver_signal, buffered": DuplicateSignal,
     "deliver_signal, appended": DuplicateSignal,
     "deliver_signal, satisfying": DuplicateSignal,
@@ -51,16 +53,17 @@ async def test_repeat_after_a_lost_reply_returns_the_stored_result(
     store: TestStore, clock: VirtualClock, name: str
 ) -> None:
     operation = WAITS[name]
-    async with opened_bench(store, clock) as bench:
-        fuse = fit_fuse(bench.engine)
+    # The engine does not repeat the call itself.
+    async with opened(store, clock, retry_for=0) as engine, opened_bench(store, clock, engine) as bench:
+        fuse = fit_fuse(engine)
         commit = await place_of_commit(bench, fuse, operation)
         await wipe(bench.camera)
         _, subject = await bench._arranged(operation)
         fuse.arm(commit, FAILURES[store.name]["outage"], after=True)
         with pytest.raises(Unavailable):
-            await operation.act(bench.engine, subject)
+            await operation.act(bench.disturbed_engine, subject)
         fuse.disarm()
-        results = [await operation.act(bench.engine, subject) for _ in range(3)]
+        results = [await operation.act(bench.disturbed_engine, subject) for _ in range(3)]
         assert [type(result) for result in results] == [REPEATED[name]] * 3
         assert results[0] == results[1] == results[2]
         await assert_result_matches_store(bench.engine, bench.camera, results[0])
@@ -73,7 +76,7 @@ async def place_of_commit(bench: Bench, fuse: Fuse, operation: Operation) -> int
     """
     _, subject = await bench._arranged(operation)
     fuse.arm(0)
-    await operation.act(bench.engine, subject)
+    await operation.act(bench.disturbed_engine, subject)
     fuse.disarm()
     commits = [text == "COMMIT" or text.startswith("WITH held") for text in fuse.statements]
     return commits.index(True) + 1

@@ -16,6 +16,7 @@ from flowfabric.engine import (
     PendingWaitpoint,
     Secret,
     Single,
+    StandingWaitpoint,
     Suspended,
     Timer,
 )
@@ -53,6 +54,15 @@ async def handed_out(engine: Engine, clock: VirtualClock) -> Slot:
 async def signalled_early(engine: Engine, clock: VirtualClock) -> Slot:
     slot = await handed_out(engine, clock)
     await engine.signals.deliver(slot.token, "go")
+    return slot
+
+
+async def declared(engine: Engine, clock: VirtualClock) -> Slot:
+    """Return an execution with two unused signals that were sent by name."""
+    held_lease = await scenarios.leased(engine, signals=["go"])
+    slot = _slot(held_lease, await engine.waitpoints.create(held_lease.fence, "go"))
+    for _ in range(2):
+        await engine.signals.send(slot.execution_id, "go")
     return slot
 
 
@@ -152,6 +162,14 @@ WAITS: dict[str, Operation] = {
     "suspend, already satisfied": Operation(
         signalled_early,
         lambda e, slot: e.leases.suspend(slot.fence, [PendingWaitpoint("boss")], key="wait", steps=STEPS),
+    ),
+    "suspend, already satisfied, without a key": Operation(
+        signalled_early,
+        lambda e, slot: e.leases.suspend(slot.fence, [PendingWaitpoint("boss")], id=slot.signal_id, steps=STEPS),
+    ),
+    "suspend, satisfied by a declared signal": Operation(
+        declared,
+        lambda e, slot: e.leases.suspend(slot.fence, [StandingWaitpoint("go")], id=slot.signal_id, steps=STEPS),
     ),
     "suspends of one caller": Operation(
         three_suspends, lambda e, items: run_batch(e._context.store, e.namespace, e._context.waits.suspend, items)
