@@ -254,10 +254,8 @@ async def test_restore_over_a_store_in_use_is_refused(store: SqliteTestStore, tm
     async with opened(store) as engine:
         await engine.backup(str(backup))
         program = "import asyncio, sys; from flowfabric.cli.main import main; sys.exit(main(sys.argv[1:]))"
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, "restore", str(backup), "--store", store.url, "--yes",
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        command = [sys.executable, "-c", program, "restore", str(backup), "--store", store.url, "--yes"]
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
         _, errors = await process.communicate()
         assert process.returncode == 4, errors
         assert b"store_in_use" in errors

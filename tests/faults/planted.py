@@ -77,7 +77,7 @@ PLANTED_IN_WAITS = (
     PlantedFault(
         "suspend ignores early signals",
         f"{RACES}::test_concurrent_signal_and_suspend_are_both_seen[sqlite-pending-signal first]",
-        Edit("core/waits/suspend.py", "for facts in inputs.unused.get(item.waitpoint.id, ()) if", "for facts in () if"),
+        Edit("core/waits/suspend.py", "for facts in inputs.unused.get(self.waitpoint.id, ()) if", "for facts in () if"),
     ),
     PlantedFault(
         "early signals never satisfy a later wait",
@@ -107,7 +107,7 @@ PLANTED_IN_WAITS = (
     PlantedFault(
         "suspension key is not recorded",
         f"{KILLED_WAITS}[sqlite-answered]",
-        Edit(SUSPEND, "strict=True) if request.key", "strict=True) if False"),
+        Edit(SUSPEND, "executions[id_].generation, request.key)", "executions[id_].generation, None)"),
     ),
     PlantedFault(
         "duplicate signal is not recognised",

@@ -26,11 +26,9 @@ class ChildFailed(Exception):
 
 async def run_child(name: str, backend: Backend, faults: int, seed: int) -> dict[str, Any]:
     """Run a suite or a measurement in a new process, and return its counts."""
-    arguments = (name, backend, str(faults), str(seed))
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.scoreboard.child", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "tests.faults.scoreboard.child", name, backend, str(faults), str(seed)]
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             output, errors = await child.communicate()

@@ -69,7 +69,7 @@ TABLE = {
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
         storage_log_mismatch storage_refused storage_replaced storage_without_locks
         storage_without_wal store_closed store_forked too_many_connections
-        storage_refused storage_without_wal store_closed store_forked too_many_connections other_event_loop
+        other_event_loop server_read_only
     """,
 }
 # The error class and code of each call whose code is not a literal, by file.

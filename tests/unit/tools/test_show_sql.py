@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from functools import partial
 from typing import Any
 
 import asyncpg
 import pytest
 
+from flowfabric.backends.sqlite.lending import WriterConnection
 from tests.stores import TestStore, opened
 from tools import show_sql
 
@@ -50,7 +50,7 @@ def test_a_name_that_is_unknown_is_an_error_with_a_suggestion(capsys: pytest.Cap
 
 
 async def test_the_store_receives_the_text_that_is_shown(store: TestStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    queries = spy(store, monkeypatch)
+    queries = spy(monkeypatch)
     async with opened(store) as engine:
         created = await engine.executions.submit("noop")
         await engine.executions.describe(created.id)
@@ -60,22 +60,19 @@ async def test_the_store_receives_the_text_that_is_shown(store: TestStore, monke
     assert {"insert_executions", "add_route", "lock_executions"} <= sent
 
 
-def spy(store: TestStore, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def spy(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return a set that collects all statements that the driver receives."""
     queries: set[str] = set()
-    fetch, open_file = asyncpg.Connection.fetch, sqlite3.connect
+    fetch = asyncpg.Connection.fetch
 
-    class SpiedConnection(sqlite3.Connection):
-        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-            queries.add(sql)
-            return super().execute(sql, *arguments)
+    def spied_execute(self: sqlite3.Connection, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        queries.add(sql)
+        return sqlite3.Connection.execute(self, sql, *arguments)
 
     async def spied_fetch(self: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
         queries.add(query)
         return await fetch(self, query, *arguments, **options)
 
-    if store.name == "sqlite":
-        monkeypatch.setattr(sqlite3, "connect", partial(open_file, factory=SpiedConnection))
-    else:
-        monkeypatch.setattr(asyncpg.Connection, "fetch", spied_fetch)
+    monkeypatch.setattr(WriterConnection, "execute", spied_execute)
+    monkeypatch.setattr(asyncpg.Connection, "fetch", spied_fetch)
     return queries
