@@ -65,7 +65,7 @@ PLANTED_IN_FAILOVERS = (
     PlantedFault(
         "era is not part of the number for other systems",
         FAILOVER,
-        Edit("core/executions/outcomes.py", "(self.era << EPOCH_BITS) + self.fence.epoch", "self.fence.epoch"),
+        Edit("core/executions/outcomes.py", "(self.era << _EPOCH_BITS) + self.fence.epoch", "self.fence.epoch"),
     ),
     PlantedFault(
         "claim does not notice a new timeline",
