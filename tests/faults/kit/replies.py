@@ -6,6 +6,7 @@ must treat this store in the same way on both backends.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -70,3 +71,8 @@ def lose_each(*whats: str | None) -> Losing:
     """Return a function that decides about the next calls in this order. Later calls are not lost."""
     remaining = list(whats)
     return lambda: remaining.pop(0) if remaining else None
+
+
+def lose_share(share: float, chance: random.Random) -> Losing:
+    """Return a function that loses this share of the replies."""
+    return lambda: "reply" if chance.random() < share else None

@@ -22,7 +22,7 @@ r.requires <@ :capabilities
 -- statements with NULL instead.
 
 -- fragment: timeline
-SUBSTR(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 
 -- Whether the store is in the table and timeline in which it was last used.
 
@@ -99,7 +99,7 @@ SELECT s.era, {is_current} AS is_current
 FROM ff.store AS s
 
 -- name: lock_store_table
-LOCK TABLE ff.store IN SHARE ROW EXCLUSIVE MODE
+SELECT pg_advisory_xact_lock(hashtextextended('flowfabric store', 'ff.store'::REGCLASS::OID::BIGINT))
 
 -- name: add_store
 INSERT INTO ff.store (id, trimmed_xid, trimmed_id)
