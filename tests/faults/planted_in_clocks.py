@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.faults.planted_fault import Edit, PlantedFault
 
 JUMPS = "../conformance/test_clock_jumps.py"
-CLOCK, LOOP, HUB = "backends/sqlite/clock.py", "reconcilers/loop.py", "notify/hub.py"
+CLOCK, LOOP = "backends/sqlite/clock.py", "reconcilers/loop.py"
 
 PLANTED_IN_CLOCKS = (
     PlantedFault(
@@ -41,7 +41,7 @@ PLANTED_IN_CLOCKS = (
     PlantedFault(
         "claims do not correct the known time",
         f"{JUMPS}::test_engine_knows_the_time_of_a_moved_clock_after_a_claim[postgres]",
-        Edit(HUB, "self._zero_time = store_time - timedelta(seconds=requested_at)", "pass"),
+        Edit("engine/leases.py", "self._context.wakeups.learn_time(leases[0].acquired_at, requested_at)", "pass"),
     ),
     PlantedFault(
         "kit opens the store of a program",

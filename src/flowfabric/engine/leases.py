@@ -489,7 +489,7 @@ class Leases:
     def _note_times(self, leases: Sequence[Lease], requested_at: float) -> None:
         if leases:
             # The claim used the store's clock after `requested_at`, so its time shows whether that clock has jumped.
-            self._context.wakeups.correct_time(leases[0].acquired_at, requested_at)
+            self._context.wakeups.learn_time(leases[0].acquired_at, requested_at)
             self._context.wakeups.note_lease_ttl(min(lease.ttl for lease in leases))
         due = [time for lease in leases for time in (lease.expires_at, lease.attempt_timeout_at) if time is not None]
         if due:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -299,7 +300,8 @@ def restorable_path(url: str) -> str:
 async def _read_store(context: Context) -> None:
     """Read the store's time, and begin a new era of event positions if the store went back to an earlier state."""
     try:
-        context.wakeups.learn_time(await context.call(read_time, None))
+        requested_at = time.monotonic()
+        context.wakeups.learn_time(await context.call(read_time, None), requested_at)
         _, is_current = await context.call(read_era, None)
         if not is_current:
             await context.call(renew_era, None)

@@ -14,7 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from flowfabric.notify.listener import Listener, ListenerStatus
 from flowfabric.notify.waiters import Topic, Waiter, WaiterRegistry
@@ -31,6 +31,7 @@ _YIELDS = 3
 _UNKNOWN_DUE_INTERVAL_S = 1.0
 _FLUSH_TIMEOUT_S = 1.0
 _MAX_ANNOUNCED = timedelta(seconds=POLL_WHILE_LISTENING_S + 1)
+_MAX_REPLY_S = 5.0
 _MAX_CLOCK_ERROR = timedelta(seconds=0.25)
 _log = logging.getLogger("flowfabric.notify")
 
@@ -52,7 +53,8 @@ class NotifyHub:
         self._listener = Listener(notifier.source() if enabled else None, self._receive, self.learn_time)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_due: Callable[[datetime | None], None] | None = None
-        self._zero_time = datetime.now(UTC) - timedelta(seconds=time.monotonic())
+        # The store's time when the monotonic clock of this process was zero. The wall clock is not used: it may jump.
+        self._zero_time: datetime | None = None
         self._clock = clock
         notifier.on_commit(self._on_commit)
 
@@ -105,28 +107,28 @@ class NotifyHub:
                 # Wake the reconcilers, whose current sleep may be longer than this TTL.
                 self._on_due(None)
 
-    def learn_time(self, store_time: datetime) -> None:
-        """Remember how far the store's clock is ahead of the monotonic clock of this process.
+    def learn_time(self, store_time: datetime, requested_at: float | None = None) -> None:
+        """Learn from a time that the store read after the monotonic time `requested_at` and before now.
 
-        The wall clock of this process may jump, so it is not used.
+        The known time stays as it is if it agrees with this. So a slow reply does not move it, but a jump of the
+        store's clock does. Without `requested_at`, the reply took at most a few seconds.
         """
-        self._zero_time = store_time - timedelta(seconds=time.monotonic())
-
-    def correct_time(self, store_time: datetime, requested_at: float) -> None:
-        """Learn from a time that the store used after the local monotonic time `requested_at`.
-
-        The known time changes only if the store's clock has jumped since it was learned.
-        """
-        earliest = self._zero_time + timedelta(seconds=requested_at)
-        if store_time < earliest - _MAX_CLOCK_ERROR or store_time > self.store_now() + _MAX_CLOCK_ERROR:
-            self._zero_time = store_time - timedelta(seconds=requested_at)
-            if self._on_due is not None:
-                # Wake the reconcilers, which chose the end of their sleep by the earlier time.
-                self._on_due(None)
+        if self._clock is not None:
+            return
+        received_at = time.monotonic()
+        latest = store_time - timedelta(seconds=received_at - _MAX_REPLY_S if requested_at is None else requested_at)
+        known = self._zero_time
+        self._zero_time = max(min(known or latest, latest), store_time - timedelta(seconds=received_at))
+        if known is not None and abs(self._zero_time - known) > _MAX_CLOCK_ERROR and self._on_due is not None:
+            # Wake the reconcilers, which chose the end of their sleep by the earlier time.
+            self._on_due(None)
 
     def store_now(self) -> datetime:
         """Return the time of the store's clock, which is approximate if the clock is on a server."""
-        return self._clock() if self._clock else self._zero_time + timedelta(seconds=time.monotonic())
+        if self._clock is not None:
+            return self._clock()
+        assert self._zero_time is not None, "an engine reads the time when it opens"
+        return self._zero_time + timedelta(seconds=time.monotonic())
 
     async def close(self) -> None:
         """Stop listening, and send the remaining announcements within a second."""

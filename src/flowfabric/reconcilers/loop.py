@@ -148,7 +148,7 @@ class Reconcilers:
         requested_at = time.monotonic()
         report = await self._store.read_single(lambda tx: tx.due.read_report(query))
         self._check_clock(report.now, requested_at)
-        self._notify_hub.learn_time(report.now)
+        self._notify_hub.learn_time(report.now, requested_at)
         if report.has_work:
             self._notify_hub.waiters.notify_workers()
         return report

@@ -11,7 +11,8 @@ import pytest
 from flowfabric.backends.postgres.notify import from_payload, to_payload
 from flowfabric.core.executions.records import Event
 from flowfabric.core.executions.states import State
-from flowfabric.notify.hub import Announcer, KnownDueTimes
+from flowfabric.notify import hub as hub_module
+from flowfabric.notify.hub import Announcer, KnownDueTimes, NotifyHub
 from flowfabric.notify.waiters import Waiter, WaiterRegistry, end_topic, events_topic, lane_topic
 from flowfabric.store.commit_hints import CommitHints, HintHandler
 
@@ -209,3 +210,55 @@ def test_finished_flow_produces_an_end_hint() -> None:
     assert hints == CommitHints(namespaces={"a"})
     hints.note_events([event("finished")])
     assert hints == CommitHints(namespaces={"a"}, ended={OTHER})
+
+
+class LocalClock:
+    """The module `time` with a monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def local_clock(monkeypatch: pytest.MonkeyPatch) -> LocalClock:
+    clock = LocalClock()
+    monkeypatch.setattr(hub_module, "time", clock)
+    return clock
+
+
+async def test_slow_reply_does_not_move_the_known_time(local_clock: LocalClock) -> None:
+    hub = NotifyHub(RecordingNotifier())
+    hub.learn_time(NOW, local_clock.now_s)
+    sent_at = local_clock.now_s
+    local_clock.now_s += 10
+    hub.learn_time(NOW + timedelta(seconds=1), sent_at)
+    assert hub.store_now() == NOW + timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=1), timedelta(hours=-1)])
+async def test_jump_of_the_stores_clock_moves_the_known_time_and_wakes_the_reconcilers(
+    local_clock: LocalClock, jump: timedelta
+) -> None:
+    hub, wakes = NotifyHub(RecordingNotifier()), list[datetime | None]()
+    hub.on_due(wakes.append)
+    hub.learn_time(NOW, local_clock.now_s)
+    local_clock.now_s += 10
+    hub.learn_time(NOW + timedelta(seconds=10), local_clock.now_s)
+    assert wakes == []
+    hub.learn_time(NOW + timedelta(seconds=10) + jump, local_clock.now_s)
+    assert hub.store_now() == NOW + timedelta(seconds=10) + jump
+    assert wakes == [None]
+
+
+async def test_announced_due_time_that_seems_far_away_wakes_the_reconcilers(local_clock: LocalClock) -> None:
+    notifier = RecordingNotifier()
+    hub, wakes = NotifyHub(notifier), list[datetime | None]()
+    hub.on_due(wakes.append)
+    hub.learn_time(NOW, local_clock.now_s)
+    hub._receive(CommitHints(due=NOW + timedelta(seconds=5)))
+    assert wakes == [NOW + timedelta(seconds=5)]
+    hub._receive(CommitHints(due=NOW + timedelta(hours=1)))
+    assert None in wakes
