@@ -148,6 +148,21 @@ async def test_log_of_the_same_file_is_accepted_after_a_crash(store: SqliteTestS
             assert await copied.find_damage() == []
 
 
+async def test_log_of_transactions_with_several_submits_is_accepted(store: SqliteTestStore) -> None:
+    async with opened(store) as engine:
+        await submitted(engine)
+    async with opened(store) as engine:
+        with closing(store.raw_connection()) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for _ in range(3):
+                engine.executions.submit_in_transaction_sync(connection, Submission(kind="job", payload=b"1"))
+            connection.execute("COMMIT")
+        target = other(store)
+        copy(store.path, target.path, "", "-wal")
+        async with opened(target) as copied:
+            assert len((await copied.executions.list()).items) == 4
+
+
 async def test_log_without_its_file_is_not_deleted(store: SqliteTestStore) -> None:
     async with opened(store) as engine:
         await fill(engine)

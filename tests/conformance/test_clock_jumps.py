@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from flowfabric.engine import Engine, State
+from flowfabric.engine import Engine, State, StoreOptions, connect
 from flowfabric.testing import VirtualClock
+from tests.faults.kit.clock import HostClock, ServerClock, movable_clock
 from tests.scenarios import leased, submitted
-from tests.stores import SqliteTestStore, TestStore, opened
+from tests.stores import PostgresTestStore, SqliteTestStore, TestStore, opened
 
 ONE_HOUR_US = 3_600_000_000
 LEASE_S = 1.0
@@ -89,6 +93,68 @@ async def test_shortened_lease_can_still_be_renewed(engine: Engine, clock: Virtu
     await engine.reconcilers.tick()
     clock.advance("9s")
     assert (await engine.leases.renew(lease.fence)).expires_at == clock.now() + timedelta(seconds=10)
+
+
+@asynccontextmanager
+async def engines_on_movable_clock(
+    store: TestStore, folder: Path
+) -> AsyncIterator[tuple[Engine, Engine, HostClock | ServerClock]]:
+    """Yield two engines whose store has a clock that the test can move. The second engine runs the duties."""
+    assert isinstance(store, SqliteTestStore | PostgresTestStore)
+    clock = await movable_clock(store, folder)
+    options: StoreOptions = {"durable": False}
+    if isinstance(store, PostgresTestStore):
+        options["schema"] = store.schema
+    with clock.installed():
+        async with (
+            connect(clock.url, **options) as engine,
+            connect(clock.url, **options) as other,
+            other.reconcilers.run_in_background(),
+        ):
+            yield engine, other, clock
+    await clock.remove()
+
+
+async def test_dead_work_is_taken_over_within_two_leases_when_the_clock_goes_back_meanwhile(
+    store: TestStore, tmp_path: Path
+) -> None:
+    async with engines_on_movable_clock(store, tmp_path) as (engine, other, clock):
+        await clock.move_to(3600)
+        other.reconcilers.wake_for()
+        lease = await leased(engine, lease_ttl=LEASE_S)
+        # The process that runs the duties has also granted a short lease, so it looks again within that time.
+        await leased(other, lease_ttl=LEASE_S)
+        await clock.move_to(0)
+        took_s = await wait_until_waiting(other, lease.execution_id)
+    assert took_s < 2 * LEASE_S
+
+
+async def test_sleep_of_one_second_takes_a_second_at_every_offset(store: TestStore, tmp_path: Path) -> None:
+    async with engines_on_movable_clock(store, tmp_path) as (engine, _, clock):
+        for offset_s in (3600, -86_400, 60):
+            await clock.move_to(offset_s)
+            id_ = await submitted(engine, delay="1s")
+            assert 0.9 < await wait_until_waiting(engine, id_) < 3.0
+
+
+async def test_engine_knows_the_time_of_a_moved_clock_after_a_claim(store: TestStore, tmp_path: Path) -> None:
+    async with engines_on_movable_clock(store, tmp_path) as (engine, _, clock):
+        for offset_s in (3600, -86_400, 60):
+            await clock.move_to(offset_s)
+            lease = await leased(engine)
+            assert abs(engine.now() - lease.acquired_at) < timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_stored_times_never_go_back(store: TestStore, tmp_path: Path) -> None:
+    async with engines_on_movable_clock(store, tmp_path) as (engine, other, clock):
+        times = []
+        for number, offset_s in enumerate((3600, 0, -86_400, 7200, 60)):
+            await clock.move_to(offset_s)
+            id_ = await submitted((engine, other)[number % 2])
+            times.append((await other.executions.describe(id_)).created_at)
+            times.append((await engine.store_info()).now)
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)

@@ -28,11 +28,12 @@ async def done(engine: Engine, kind: str) -> None:
 
 
 async def scope_of(engine: Engine) -> tuple[CursorScope, Position]:
-    start = await engine._context.call(resume_position, await _here(engine))
+    start = await engine._context.call(resume_position, await current_position(engine))
     return start.place, start.position
 
 
-async def _here(engine: Engine) -> ResumeRequest:
+async def current_position(engine: Engine) -> ResumeRequest:
+    """Return the newest position of the store, without noting it."""
     state = await engine._context.store.read(lambda tx: tx.events.outbox_state())
     assert state is not None
     return ResumeRequest(CursorScope(state.store, engine.namespace, state.era), state.present)

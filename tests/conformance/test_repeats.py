@@ -107,7 +107,7 @@ async def test_requests_of_one_batch_are_repeated_together(engine: Engine, store
     assert await count(store, "execution") == 30
 
 
-# What is not repeated.
+# Calls that are not repeated.
 
 
 async def test_claim_whose_reply_is_lost_is_left_to_the_caller(engine: Engine) -> None:

@@ -127,6 +127,17 @@ async def test_recorded_step_is_never_run_again(engine: Engine, store: TestStore
     assert await read_paid(store) == [1]
 
 
+async def test_repeated_call_does_not_run_the_body_of_a_recorded_step(
+    engine: Engine, store: TestStore, table: str
+) -> None:
+    lease, runs = await leased(engine), list[str]()
+    body = make_body(store, f"INSERT INTO {table} VALUES (1)", then=lambda: runs.append("ran"))
+    await engine.leases.transact(lease.fence, body, make_step, repeated_step="pay")
+    repeated = engine.leases.transact(lease.fence, body, make_step, repeated_step="pay")
+    await refused(repeated, "step_already_recorded", Conflict)
+    assert (await read_paid(store), runs) == ([1], ["ran"])
+
+
 async def test_transact_closes_an_open_step(engine: Engine, store: TestStore, table: str) -> None:
     lease = await leased(engine)
     await engine.leases.checkpoint(lease.fence, [Step("pay", b"started", status=StepStatus.OPEN)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -33,7 +34,10 @@ class ForkServer:
         self._replies = replies
 
     def spawn(self, **order: Any) -> int:
-        """Start a worker with these instructions and return its process id."""
+        """Start a worker with these instructions and return its process id.
+
+        The order may name another module than `tests.faults.worker`, as `program`, whose `main` then runs.
+        """
         return self._ask({"do": "spawn", "order": order})
 
     def kill(self, pid: int) -> None:
@@ -66,14 +70,12 @@ def fork_server() -> Iterator[ForkServer]:
 def main() -> None:
     """Serve requests until the pipe closes."""
     # An engine imports its backend when it opens, so import both backends before the first fork.
-    import flowfabric.backends.postgres
-    import flowfabric.backends.sqlite  # noqa: F401
-    from tests.faults import worker
+    import tests.faults.worker  # noqa: F401
 
     children: set[int] = set()
     try:
         for line in sys.stdin:
-            reply = _obey(json.loads(line), children, worker.main)
+            reply = _obey(json.loads(line), children)
             os.write(sys.stdout.fileno(), f"{reply}\n".encode())
     finally:
         for pid in children:
@@ -81,12 +83,14 @@ def main() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _obey(request: dict[str, Any], children: set[int], work: Any) -> int:
+def _obey(request: dict[str, Any], children: set[int]) -> int:
     match request:
         case {"do": "spawn", "order": order}:
+            # The fork server imports a module once, so that its children need not.
+            program = importlib.import_module(order.pop("program", "tests.faults.worker"))
             pid = os.fork()
             if pid == 0:
-                _become_worker(work, order)
+                _become_worker(program.main, order)
             children.add(pid)
             return pid
         case {"do": "wait", "pid": pid}:

@@ -22,8 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
+from tests.faults.planted_in_clocks import PLANTED_IN_CLOCKS
 from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
+from tests.faults.planted_in_failovers import PLANTED_IN_FAILOVERS
+from tests.faults.planted_in_files import PLANTED_IN_FILES
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
+from tests.faults.planted_in_leases import PLANTED_IN_LEASES
 from tests.faults.planted_in_ownership import PLANTED_IN_OWNERSHIP
 from tests.faults.planted_in_waits import PLANTED_IN_SIGNALS
 
@@ -193,11 +197,15 @@ PLANTED_IN_EVENTS = (
 )  # fmt: skip
 PLANTED = (
     *PLANTED_IN_WAITS,
+    *PLANTED_IN_FAILOVERS,
     *PLANTED_IN_FLOWS,
+    *PLANTED_IN_LEASES,
     *PLANTED_IN_SIGNALS,
     *PLANTED_IN_EVENTS,
+    *PLANTED_IN_CLOCKS,
     *PLANTED_IN_OWNERSHIP,
     *PLANTED_IN_CONNECTIONS,
+    *PLANTED_IN_FILES,
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",

@@ -30,6 +30,11 @@ PLANTED_IN_OWNERSHIP = (
     ),
     PlantedFault("a worker forgets under which leases it started code (model)", MODEL, *FORGET_STARTED),
     PlantedFault(
+        "a repeated suspend is not recognized by its id (model)",
+        MODEL,
+        Edit("store/sql/wait.sql", "    AND s.id IN :ids\n", "    AND s.id IN :ids\n    AND FALSE\n"),
+    ),
+    PlantedFault(
         "a run writes after the clock of its worker has ended its lease",
         f"{ONE_RUN}::test_run_writes_nothing_after_the_clock_of_its_worker_has_ended_the_lease[sqlite]",
         Edit(RUN, "if self.loss is None and not self._is_held():", "if self.loss is None and False:"),

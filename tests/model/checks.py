@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from hypothesis import Phase
 from hypothesis.stateful import RuleBasedStateMachine
 
 from flowfabric.engine import (
@@ -67,7 +68,10 @@ class Target:
 
 
 class BaseMachine(RuleBasedStateMachine):
-    """SQLite, PostgreSQL and the reference model under one clock."""
+    """SQLite, PostgreSQL and the reference model under one clock. An example makes `steps` moves."""
+
+    steps = 30
+    skipped_phases: Collection[Phase] = (Phase.explain,)
 
     def __init__(self, sides: Sides) -> None:
         super().__init__()

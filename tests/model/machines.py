@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -92,6 +93,10 @@ class WaitingMachine(StartedMachine):
 
 class OwnershipMachine(OwnershipMoves):
     """A machine whose worker processes lose replies, and whose clocks end leases before the stores do."""
+
+    # Most of its moves consist of several calls, so its histories are short, and shrinking them takes long.
+    steps = 15
+    skipped_phases = (Phase.explain, Phase.shrink)
 
     @initialize()
     def submit_two(self) -> None:

@@ -10,7 +10,6 @@ reports that there is none. Then it runs steps that it does not find in its jour
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
@@ -27,7 +26,6 @@ from flowfabric.engine import (
     Step,
     Suspended,
 )
-from flowfabric.engine.leases import Leases
 from flowfabric.worker.leases import LeaseTable
 from tests.model.checks import BaseMachine, is_refusal
 from tests.model.stores import Sides
@@ -43,7 +41,6 @@ BODY = Arguments(
 )  # fmt: skip
 CLAIM = Arguments(lanes=LANES, capabilities=("gpu",), lease_ttl=None, kinds=None)
 SUSPEND = DEFAULT_OPTIONS | {"waitpoints": [StandingWaitpoint("s")], "condition": Single("s")}
-HAS_SUSPENSION_IDS = "id" in inspect.signature(Leases.suspend).parameters
 lost = st.sampled_from([False, False, True])
 
 
@@ -141,9 +138,11 @@ class OwnershipMoves(BaseMachine):
                 run.has_stopped = run.has_stopped or run.is_over
             self._give_back(process, {run.fence for run in process.runs}, reply_lost)
 
-    @move(4, worker=workers, stops=st.booleans(), limit=st.integers(1, 2))
+    @move(6, worker=workers, stops=st.sampled_from([False, False, True]), limit=st.integers(1, 2))
     def partition(self, worker: str, stops: bool, limit: int) -> None:
-        """In one move, lose all replies until the process's clock has ended its leases, then ask for the leases."""
+        """In one move, claim, lose all replies until the process's clock has ended its leases, then ask for them."""
+        self.submit_job()
+        self.claim_leases(worker, limit, reply_lost=False)
         self._wait(LEASE_TTL / 2)
         self.renew_leases(worker, reply_lost=True)
         self.claim_leases(worker, limit, reply_lost=True)
@@ -183,7 +182,7 @@ class OwnershipMoves(BaseMachine):
         is_late = run.fence.lease_id in self._released
         assert is_refusal(outcome) or not is_late, "a write was accepted after its lease was released"
 
-    @move(3, worker=workers, which=recent, sends=st.booleans(), reply_lost=lost)
+    @move(4, worker=workers, which=recent, sends=st.booleans(), reply_lost=st.booleans())
     def suspend_and_repeat(self, worker: str, which: int, sends: bool, reply_lost: bool) -> None:
         """Suspend until a signal, which may be there already. If the reply is lost, repeat the call."""
         process, run = self._processes[worker], self._active_run(worker, which)
@@ -193,9 +192,9 @@ class OwnershipMoves(BaseMachine):
             sent = {"name": "s", "payload": b"x", "source_identity": "ann", "signal_id": None, "key": None}
             self.act("signals.send", RED, execution_id=run.fence.execution_id, **sent)
         self._suspensions += 1
-        request = SUSPEND | ({"id": UUID(int=400 + self._suspensions)} if HAS_SUSPENSION_IDS else {})
+        request = SUSPEND | {"id": UUID(int=400 + self._suspensions)}
         outcome = self.act("leases.suspend", RED, fence=run.fence, **request)
-        if reply_lost and HAS_SUSPENSION_IDS:
+        if reply_lost:
             repeated = self.act("leases.suspend", RED, fence=run.fence, **request)
             assert repeated == outcome, "a repeated suspend returned another result than the first call"
         if not isinstance(outcome, Satisfied):

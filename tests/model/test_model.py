@@ -35,7 +35,6 @@ from tests.model.stores import Sides, open_sides
 from tests.postgres_server import PostgresServer
 from tests.sizes import Size
 
-STEPS = 30
 # After the first ten examples of a run, Hypothesis mutates each new example five times. Many short runs therefore cover
 # more than a few long runs.
 EXAMPLES = 10
@@ -59,13 +58,13 @@ def test_both_stores_and_the_model_agree_on_random_histories(
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     run_settings = settings(
         max_examples=examples,
-        stateful_step_count=STEPS,
+        stateful_step_count=machine.steps,
         deadline=None,
         print_blob=True,
         suppress_health_check=checks,
         derandomize=size.name != "long",
         report_multiple_bugs=False,
-        phases=[phase for phase in Phase if phase is not Phase.explain],
+        phases=[phase for phase in Phase if phase not in machine.skipped_phases],
     )
 
     class BoundMachine(machine):  # type: ignore[valid-type, misc]
@@ -76,4 +75,4 @@ def test_both_stores_and_the_model_agree_on_random_histories(
     while not runs or time.monotonic() - began < seconds:
         run_state_machine_as_test(BoundMachine, settings=run_settings)
         runs += 1
-    scoreboard(f"{machine.__name__}: {runs} x {examples} x {STEPS} moves agree")
+    scoreboard(f"{machine.__name__}: {runs} x {examples} x {machine.steps} moves agree")

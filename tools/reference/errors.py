@@ -27,6 +27,7 @@ _MEANING = {
 # Descriptions of messages that the code assembles in a way that this tool cannot read.
 _SAID = {
     "all_failed": "all {count} calls of the race failed: {failures}",
+    "backup_unsupported": "a PostgreSQL store is backed up with pg_dump and restored with pg_restore",
     "diverged": "a report that compares the recorded calls with the calls of the current code",
     "execution_cancelled": "the execution was cancelled: {reason}",
     "execution_expired": "the execution ran out of time: {reason}",

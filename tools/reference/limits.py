@@ -90,6 +90,7 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
     },
     connecting: {
         "MAX_STATEMENT_TIMEOUT": "the longest `statement_timeout=` of a store; 1 second is the shortest",
+        "MAX_RETRY_FOR": "the longest `retry_for=` of a store; 0 turns repeats off",
         "MAX_POOL_SIZE": "connections of one process to PostgreSQL, `pool_size=`",
     },
     counting: {

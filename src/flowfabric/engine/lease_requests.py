@@ -9,10 +9,12 @@ from typing import Any
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions import requests
+from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, HoldRequest
 from flowfabric.core.executions.records import Fence
-from flowfabric.core.executions.requests import Completion, Step
+from flowfabric.core.executions.requests import Claim, Completion, DelayRequest, FailureReport, Progress, Step
 from flowfabric.core.flows.graph import ChildSubmission, EdgeKind, Join, check_quorum
 from flowfabric.core.ids import parse_id, parse_new_id
+from flowfabric.core.policy import FailureClass
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.bindings import Bound, parse_bindings
 from flowfabric.core.waits.conditions import AllOf, Condition, OperatorOnly, Single, validate
@@ -21,6 +23,82 @@ from flowfabric.core.waits.suspend import Suspend
 from flowfabric.engine.context import Context
 from flowfabric.engine.waitpoints import draw_waitpoint
 from flowfabric.ops.flows.wait_children import WaitChildren
+
+
+def claim_request(
+    lanes: object, worker: object, capabilities: object, limit: object, ttl: object, kinds: object
+) -> Claim:
+    """Validate the criteria of a claim, and return its request."""
+    return Claim(
+        lanes=validation.names(lanes, "lanes"),
+        worker=requests.parse_worker(worker),
+        capabilities=validation.capabilities(capabilities, "capabilities"),
+        limit=validation.integer(limit, "limit", 1, validation.MAX_BATCH),
+        lease_ttl=lease_ttl(ttl),
+        kinds=None if kinds is None else validation.names(kinds, "kinds"),
+    )
+
+
+def failure_report(
+    fence: object,
+    message: object,
+    failure_class: object,
+    category: object,
+    detail: object,
+    steps: object,
+    *,
+    chance: float,
+) -> FailureReport:
+    """Validate what a worker reports about a failure, and return the request. `chance` decides the retry's jitter."""
+    kind = parse_choice(FailureClass, failure_class, "failure_class")
+    return FailureReport(
+        fence=requests.parse_fence(fence),
+        message=validation.text(message, "message"),
+        failure_class=kind,
+        category=validation.name(kind.value if category is None else category, "category"),
+        chance=chance,
+        steps=requests.parse_steps(steps),
+        detail=None if detail is None else validation.payload(detail, "detail"),
+    )
+
+
+def delay_request(fence: object, until: object, after: object, steps: object) -> DelayRequest:
+    """Validate the time of a delay, which is either absolute or relative, and return its request."""
+    if (until is None) == (after is None):
+        raise InvalidRequest("invalid_request", "give until or after, one of the two")
+    return DelayRequest(
+        fence=requests.parse_fence(fence),
+        until=None if until is None else validation.timestamp(until, "until"),
+        after=None if after is None else validation.duration(after, "after"),
+        steps=requests.parse_steps(steps),
+    )
+
+
+def hold_request(fence: object, reason: object, report: object, steps: object) -> HoldRequest:
+    """Validate the reason and the report of a hold, and return its request."""
+    return HoldRequest(
+        fence=requests.parse_fence(fence),
+        reason=validation.text(reason, "reason"),
+        report=validation.text(report, "report", MAX_REPORT_BYTES),
+        steps=requests.parse_steps(steps),
+    )
+
+
+def progress_report(fence: object, percent: object, message: object) -> Progress:
+    """Validate a progress report, and return the request."""
+    return Progress(
+        fence=requests.parse_fence(fence),
+        percent=None if percent is None else validation.integer(percent, "percent", 0, 100),
+        message=None if message is None else validation.text(message, "message"),
+    )
+
+
+def check_functions(**functions: object) -> None:
+    """Raise if one of the named arguments is not a function."""
+    for name, function in functions.items():
+        if not callable(function):
+            message = f"{name} must be a function, not {type(function).__name__}"
+            raise InvalidRequest("invalid_type", message, field=name)
 
 
 def suspend_request(

@@ -14,7 +14,7 @@ from uuid import UUID
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.executions import requests
-from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, Continuation, HoldRequest
+from flowfabric.core.executions.attempts import Continuation
 from flowfabric.core.executions.outcomes import (
     Continued,
     Delayed,
@@ -32,10 +32,8 @@ from flowfabric.core.executions.records import Fence, Grant, RecordedStep, Worke
 from flowfabric.core.executions.requests import (
     CancelOwnRequest,
     Checkpoint,
-    Claim,
     DelayRequest,
     LeaseTerms,
-    Progress,
     Step,
 )
 from flowfabric.core.flows.graph import ALL_OF, ChildSubmission, EdgeKind, Join
@@ -94,14 +92,7 @@ class Leases:
         Executions with the highest priority come first. At equal priority, resumed executions come before new
         executions, and older executions before younger executions.
         """
-        request = Claim(
-            lanes=validation.names(lanes, "lanes"),
-            worker=requests.parse_worker(worker),
-            capabilities=validation.capabilities(capabilities, "capabilities"),
-            limit=validation.integer(limit, "limit", 1, validation.MAX_BATCH),
-            lease_ttl=lease_requests.lease_ttl(lease_ttl),
-            kinds=None if kinds is None else validation.names(kinds, "kinds"),
-        )
+        request = lease_requests.claim_request(lanes, worker, capabilities, limit, lease_ttl, kinds)
         context = self._context
         if request.lease_ttl is not None:
             context.wakeups.note_lease_ttl(request.lease_ttl)
@@ -200,12 +191,7 @@ class Leases:
 
         If `percent` or `message` is not passed, its stored value stays unchanged.
         """
-        report = Progress(
-            fence=requests.parse_fence(fence),
-            percent=None if percent is None else validation.integer(percent, "percent", 0, 100),
-            message=None if message is None else validation.text(message, "message"),
-        )
-        await self._context.call(PROGRESS, report)
+        await self._context.call(PROGRESS, lease_requests.progress_report(fence, percent, message))
 
     # Recording steps.
 
@@ -223,7 +209,14 @@ class Leases:
             raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
         return self._context.call_nowait(CHECKPOINT, request)
 
-    async def transact(self, fence: Fence, body: Callable[[Any], Any], record: Callable[[Any], Step]) -> Any:
+    async def transact(
+        self,
+        fence: Fence,
+        body: Callable[[Any], Any],
+        record: Callable[[Any], Step],
+        *,
+        repeated_step: str | None = None,
+    ) -> Any:
         """Run `body` on a connection inside the engine's own transaction, and return its result.
 
         `record` converts the result of `body` to a step, which is committed together with the writes of `body`. The
@@ -236,15 +229,15 @@ class Leases:
         writer thread, and blocks all other writes. So after a third of the lease, or `transaction_limit` of `connect`,
         everything is rolled back, and the call is refused with `transaction_too_long`. `body` must not end the
         transaction or close the connection, but it may use savepoints. If the step was recorded before, the call is
-        refused with `step_already_recorded`, and everything is rolled back.
+        refused with `step_already_recorded`, and everything is rolled back. A call that is repeated because its reply
+        was lost passes the name of its step as `repeated_step`. It is then refused before `body` runs.
         """
-        for name, function in (("body", body), ("record", record)):
-            if not callable(function):
-                message = f"{name} must be a function, not {type(function).__name__}"
-                raise InvalidRequest("invalid_type", message, field=name)
+        lease_requests.check_functions(body=body, record=record)
         fence = requests.parse_fence(fence)
+        step = None if repeated_step is None else validation.name(repeated_step, "repeated_step")
         with self._context.lease_locks.watch(fence.lease_id) as lock:
-            return await self._context.call(transact, Transact(fence=fence, body=body, record=record, watch=lock))
+            request = Transact(fence=fence, body=body, record=record, watch=lock, repeated_step=step)
+            return await self._context.call(transact, request)
 
     async def journal(self, fence: Fence, limit: int = validation.MAX_STEPS) -> list[RecordedStep]:
         """Return the valid recorded steps in order. This call does not detect a lost lease, because it only reads."""
@@ -368,16 +361,8 @@ class Leases:
         steps: Sequence[Step] = (),
     ) -> RetryScheduled | Ended:
         """Fail the attempt. The execution's stored policy decides whether and when another attempt starts."""
-        kind = validation.parse_choice(FailureClass, failure_class, "failure_class")
-        report = requests.FailureReport(
-            fence=requests.parse_fence(fence),
-            message=validation.text(message, "message"),
-            failure_class=kind,
-            category=validation.name(kind.value if category is None else category, "category"),
-            chance=self._context.chance(),
-            steps=requests.parse_steps(steps),
-            detail=None if detail is None else validation.payload(detail, "detail"),
-        )
+        chance = self._context.chance()
+        report = lease_requests.failure_report(fence, message, failure_class, category, detail, steps, chance=chance)
         outcome = await self._context.call(fail, report)
         if isinstance(outcome, RetryScheduled):
             self._context.due_at(outcome.at)
@@ -392,15 +377,7 @@ class Leases:
         steps: Sequence[Step] = (),
     ) -> Delayed:
         """Give up the lease. The same attempt continues at the time `until`, or after the duration `after`."""
-        if (until is None) == (after is None):
-            raise InvalidRequest("invalid_request", "give until or after, one of the two")
-        request = DelayRequest(
-            fence=requests.parse_fence(fence),
-            until=None if until is None else validation.timestamp(until, "until"),
-            after=None if after is None else validation.duration(after, "after"),
-            steps=requests.parse_steps(steps),
-        )
-        outcome = await self._context.call(delay, request)
+        outcome = await self._context.call(delay, lease_requests.delay_request(fence, until, after, steps))
         assert isinstance(outcome, Delayed), "a request with a time is a delay"
         self._context.due_at(outcome.until)
         return outcome
@@ -461,13 +438,7 @@ class Leases:
         The report describes the problem for the operator. The report is shown with the execution and kept in the
         execution's history. `operator.unhold_all` can select executions by their hold reason.
         """
-        request = HoldRequest(
-            fence=requests.parse_fence(fence),
-            reason=validation.text(reason, "reason"),
-            report=validation.text(report, "report", MAX_REPORT_BYTES),
-            steps=requests.parse_steps(steps),
-        )
-        return await self._context.call(hold_own, request)
+        return await self._context.call(hold_own, lease_requests.hold_request(fence, reason, report, steps))
 
     async def continue_with(
         self, fence: Fence, payload: bytes, *, encoding: str = "json", steps: Sequence[Step] = ()

@@ -79,6 +79,7 @@ class TaskRun:
         lease: Lease,
         threads: ThreadPools,
         hooks: RunHooks = NO_HOOKS,
+        *,
         is_held: IsHeld = always_held,
     ) -> None:
         self.app, self.task, self.engine, self.lease = app, task, engine, lease
@@ -377,7 +378,9 @@ class TaskRunner:
 
     def begin(self, engine: Engine, lease: Lease, is_held: IsHeld = always_held) -> TaskRun:
         """Return a new run for a lease, without starting the run."""
-        return TaskRun(self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._hooks, is_held)
+        return TaskRun(
+            self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._hooks, is_held=is_held
+        )
 
 
 def continue_with(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:

@@ -18,10 +18,9 @@ from flowfabric.store.journal import AttemptStore, StepStore
 from flowfabric.store.lanes import LaneStore, RouteStore
 from flowfabric.store.records import Claimed
 from flowfabric.store.rows import attempt_parameters, event_parameters
-from flowfabric.store.session import Session
+from flowfabric.store.session import AggregateStore, Session
 from flowfabric.store.signing_keys import SigningKeyStore
 from flowfabric.store.snapshot import OptimisticStore, SnapshotStore
-from flowfabric.store.test_mark import TestMarkStore
 from flowfabric.store.waits import WaitStore, touched_executions, write_waits
 from flowfabric.store.workers import WorkerStore
 
@@ -29,6 +28,21 @@ Store_co = TypeVar("Store_co", covariant=True)
 UserBody = Callable[[Any], Any]
 StepRecorder = Callable[[Any], Step]
 RecordedResult = tuple[Any, Step]
+
+
+class TestMarkStore(AggregateStore):
+    """The mark of a store that a testing kit created, which allows a test to move the store's time."""
+
+    __test__ = False
+
+    async def read(self) -> tuple[bool, bool]:
+        """Return whether the store has the mark, and whether it has been used."""
+        [row] = await self._session.fetch("test_mark")
+        return bool(row["is_test"]), bool(row["is_used"])
+
+    async def set(self) -> None:
+        """Mark the store."""
+        await self._session.fetch("mark_as_test")
 
 
 class _LazyStore(Generic[Store_co]):

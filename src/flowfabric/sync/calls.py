@@ -118,8 +118,8 @@ class StepFunction:
         """Run the function in a transaction of the store, which commits the function's rows and the step's record.
 
         On SQLite, the function must be plain, and its first argument is the `sqlite3` connection. On PostgreSQL, it
-        must be a coroutine function, and its first argument is the asyncpg connection. Keep the function short, since
-        other writers may have to wait for its transaction.
+        must be a coroutine function, and its first argument is the asyncpg connection. Keep the function short. On
+        SQLite every other writer waits for it, so it fails with `transaction_too_long` after a third of the lease.
         """
         return sync_bridge.call(lambda: self._inner.tx(fn, *args, **kwargs))
 

@@ -55,6 +55,7 @@ class Claimer:
         criteria: ClaimCriteria,
         slots: Slots,
         lease_table: LeaseTable,
+        *,
         accept: AcceptLeases,
         give_back: GiveBackLeases,
         on_store_lost: Callable[[BaseException], None],

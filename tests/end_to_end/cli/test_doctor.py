@@ -86,6 +86,12 @@ def test_small_clock_skew_is_ok(seconds: float, verdict: str) -> None:
     assert finding.verdict == verdict and bool(finding.advice) is (verdict != "ok")
 
 
+def test_file_whose_time_is_ahead_is_a_warning() -> None:
+    file = make_store_info("sqlite", "3.51.3", journal_mode="wal")
+    [finding] = check_clock(make_context(store_info=file, skew=timedelta(hours=1)))
+    assert finding.verdict == "warning" and "3600.0 s ahead" in finding.text and "clocks.md" in str(finding.advice)
+
+
 def test_key_without_its_secret_is_wrong() -> None:
     old = KeyView("old", KeyState.VERIFYING, NOW, NOW, NOW, True, False)
     new = KeyView("new", KeyState.ACTIVE, NOW, None, None, True)

@@ -242,7 +242,7 @@ def test_released_signal_is_available_and_older_than_the_position() -> None:
 
 
 def test_records_of_concurrent_waits_are_restored_in_any_order() -> None:
-    records = [
+    records: list[dict[str, Any]] = [
         {"used": {"a": 2}, "skipped": {"a": [1]}, "signals": [{"waitpoint": "a", "seq": 2}]},
         {"used": {"a": 1}, "signals": [{"waitpoint": "a", "seq": 1}]},
     ]

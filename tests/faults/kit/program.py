@@ -94,7 +94,7 @@ class Program:
             token.set_result(ask.token)
 
     async def serve(self, n: int) -> None:
-        """Make every call of the client for one execution, and note what went wrong."""
+        """Make every call of the client for one execution, and note each violation."""
         self.numbers.append(n)
         order = self._order
         try:
@@ -113,7 +113,7 @@ class Program:
             self.tally.stuck.append(f"order {n} did not end within {PATIENCE_S:g} s")
 
     async def serve_until(self, enough: Callable[[], bool], clients: int) -> None:
-        """Let so many clients work concurrently, each on one execution after another, until the faults are enough."""
+        """Let the clients work concurrently, each on one execution after another, until `enough` returns True."""
 
         async def client(number: int) -> None:
             turn = 0

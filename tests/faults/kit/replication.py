@@ -5,7 +5,7 @@
                   └── after a failover ─────────┘
 
 `lag` stops the WAL, so everything that commits afterwards is lost by the failover. Every failover uses up a server, and
-`add_standby` copies the new primary.
+`add_standby` copies the new primary. There are two proxies, so that some clients find the new primary later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from tests.faults.kit.proxy import Proxy, proxied, target_of
+from tests.faults.kit.proxy import Proxy, proxies, target_of
 from tests.postgres_server import PostgresServer, postgres_server, standby_server
 
 CATCH_UP_S = 30.0
@@ -28,11 +28,10 @@ SETTINGS = {"shared_buffers": "8MB", "wal_receiver_status_interval": "1s", "max_
 
 
 class Cluster:
-    """The servers, and the proxy whose `dsn` clients use."""
+    """The servers, and the two proxies: `dsn` finds the new primary first, and `late_dsn` after `repoint`."""
 
-    def __init__(self, proxy: Proxy, dsn: str, primary: PostgresServer, keep_primary: ExitStack) -> None:
-        self.dsn = dsn
-        self._proxy = proxy
+    def __init__(self, pairs: list[tuple[Proxy, str]], primary: PostgresServer, keep_primary: ExitStack) -> None:
+        (self._proxy, self.dsn), (self._late_proxy, self.late_dsn) = pairs
         self._primary = primary
         self._keep_primary = keep_primary
         self._standby: PostgresServer | None = None
@@ -53,8 +52,13 @@ class Cluster:
         await asyncio.to_thread(self._stop_receiving)
 
     async def fail_over(self) -> None:
-        """Kill the primary, promote the standby, and send the clients there."""
+        """Kill the primary, promote the standby, and send the first clients there."""
         await asyncio.to_thread(self._fail_over)
+
+    def repoint(self) -> None:
+        """Send the other clients to the new primary."""
+        self._late_proxy.target = self._proxy.target
+        self._late_proxy.cut()
 
     def close(self) -> None:
         """Stop all servers."""
@@ -91,8 +95,8 @@ async def replicated() -> AsyncIterator[Cluster]:
     """Yield a primary behind a proxy. It has no standby yet."""
     keep_primary = ExitStack()
     primary = await asyncio.to_thread(_enter, keep_primary, postgres_server(**SETTINGS))
-    with proxied(primary.dsn) as (proxy, dsn):
-        cluster = Cluster(proxy, dsn, primary, keep_primary)
+    with proxies(primary.dsn, 2) as pairs:
+        cluster = Cluster(pairs, primary, keep_primary)
         try:
             yield cluster
         finally:

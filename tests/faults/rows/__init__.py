@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.faults.rows import (
     blocked_leases,
+    clock_jumps,
     connection_resets,
     connections,
     emptied_tables,
@@ -13,11 +14,13 @@ from tests.faults.rows import (
     lent_connections,
     ownership,
     random_signals,
+    replaced_files,
     server_outages,
 )
 from tests.faults.rows.row import Row
 
 _SUITES = (
+    clock_jumps,
     killed_workers,
     frozen_workers,
     server_outages,
@@ -29,5 +32,6 @@ _SUITES = (
     blocked_leases,
     lent_connections,
     random_signals,
+    replaced_files,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

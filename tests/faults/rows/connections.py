@@ -29,7 +29,7 @@ SELECT COUNT(pg_terminate_backend(pid)) FROM (
 
 @asynccontextmanager
 async def running(trial: Trial, limit: int) -> AsyncIterator[tuple[Program, str, str]]:
-    """Run the program as a role with so many connections. Yield it with the name and the URL of the role."""
+    """Run the program as a role with at most `limit` connections. Yield it with the name and the URL of the role."""
     store = PostgresTestStore(trial.dsn)
     role = f"role_{store.schema}"
     await store.query(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT {limit}")
@@ -60,7 +60,7 @@ async def _exhaust(trial: Trial) -> Tally:
 
 
 class Hog:
-    """Takes every free connection of a role for a moment, and closes one of the program's idle sessions meanwhile."""
+    """Takes every free connection of a role for a moment, and closes one of the program's idle sessions."""
 
     def __init__(self, program: Program, role: str, url: str, dsn: str, chance: random.Random) -> None:
         self._program = program
@@ -123,7 +123,7 @@ async def _close_idle(trial: Trial) -> Tally:
 ROWS = (
     Row(
         "connections exhausted",
-        "The server has no free connection for the role, and closes sessions of the program meanwhile",
+        "The server has no free connection for the role, and also closes sessions of the program",
         _exhaust,
         minimum=150,
         short_minimum=5,

@@ -12,7 +12,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -29,7 +29,7 @@ from flowfabric import (
     wait_for,
     wait_signal,
 )
-from flowfabric.engine import Engine, Revoked, Satisfied, StandingWaitpoint, Unavailable
+from flowfabric.engine import Engine, Revoked, Satisfied, StandingWaitpoint, StoreOptions, Unavailable
 from tests.faults.kit.replies import Losing, lose_each, losing_engine
 from tests.faults.rows.row import Row, Tally, Trial
 from tests.scenarios import leased
@@ -59,7 +59,7 @@ class Ledger:
     revoked: int = 0
 
 
-def add_tasks(app: App) -> Callable[..., Any]:
+def add_tasks(app: App) -> Any:
     """Register the task that receives signals by random waits, and return it."""
 
     @app.task(signals=list(SIGNALS.values()), retries=0)
@@ -105,10 +105,12 @@ async def _receive_some(chance: random.Random, left: dict[str, int]) -> Got:
 
 async def _run_signals(trial: Trial) -> Tally:
     store, chance, tally = trial.new_store(), trial.random(), Tally()
-    options = {"schema": store.schema} if isinstance(store, PostgresTestStore) else {}
+    options: StoreOptions = {"durable": False}
+    if isinstance(store, PostgresTestStore):
+        options["schema"] = store.schema
     async with opened(store) as engine:
         lossy, losing = losing_engine(engine, lose_share(LOST_REPLIES, trial.random("replies")))
-        app = App(store.url, options={"durable": False, **options})  # type: ignore[typeddict-item]
+        app = App(store.url, options=options)
         receive = add_tasks(app)
         app.engines.adopt(Engine(replace(lossy._context, retry_for_s=0.0)))
         ledgers = await _submit(engine, app, receive, trial, chance)
@@ -128,9 +130,7 @@ def lose_share(share: float, chance: random.Random) -> Losing:
     return lambda: "reply" if chance.random() < share else None
 
 
-async def _submit(
-    engine: Engine, app: App, receive: Callable[..., Any], trial: Trial, chance: random.Random
-) -> list[Ledger]:
+async def _submit(engine: Engine, app: App, receive: Any, trial: Trial, chance: random.Random) -> list[Ledger]:
     ledgers, bursts = list[Ledger](), trial.faults + trial.faults // 4
     for start in range(0, bursts, FAULTS_PER_EXECUTION):
         number = min(FAULTS_PER_EXECUTION, bursts - start) * SIGNALS_PER_FAULT

@@ -11,23 +11,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tests.faults.rows import ROWS
-from tests.faults.rows.row import Backend, Row, Tally, Trial
+from tests.faults.rows.row import Backend, Row, Tally
+from tests.faults.rows.unpromised import MEASUREMENTS
+from tests.faults.scoreboard.child import ChildFailed, run_child
 from tests.faults.scoreboard.planted import find_planted_faults
 from tests.faults.scoreboard.publish import publish
-from tests.faults.scoreboard.results import Board, Heading, Line
+from tests.faults.scoreboard.results import Board, Heading, Line, MeasurementResult
 from tests.faults.scoreboard.table import main_table
-from tests.postgres_server import postgres_server
 
 PARALLEL = 2
-ROW_TIMEOUT_S = 900.0
 
 
 @dataclass
@@ -45,24 +42,12 @@ class RowRun:
     async def run(self, seed: int) -> None:
         """Run the suite in a new process, and add what it counted."""
         began = time.monotonic()
-        arguments = ("--child", self.row.name, "--backend", self.backend, "--faults", str(self.faults))
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.scoreboard", *arguments, "--seed", str(seed),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        output, errors = b"", b"the suite did not end in time"
         try:
-            async with asyncio.timeout(ROW_TIMEOUT_S):
-                output, errors = await child.communicate()
-        except TimeoutError:
-            child.kill()
-            await child.wait()
+            self.tally.add(Tally(**await run_child(self.row.name, self.backend, self.faults, seed)))
+        except ChildFailed as error:
+            self.errors.append(str(error))
         self.seeds.append(seed)
         self.took_s += time.monotonic() - began
-        if child.returncode == 0:
-            self.tally.add(Tally(**json.loads(output.splitlines()[-1])))
-        else:
-            self.errors.append(f"seed {seed}: {errors.decode(errors='replace').strip()[-2000:]}")
 
     @property
     def minimum(self) -> int:
@@ -84,8 +69,6 @@ class RowRun:
 def main(arguments: list[str]) -> int:
     """Run the chosen rows, print and publish the board, and return the exit code."""
     options = _parser().parse_args(arguments)
-    if options.child:
-        return _run_child(options)
     rows = [row for row in ROWS if options.row is None or options.row in row.name]
     if not rows:
         sys.stderr.write(f"No row has {options.row!r} in its name. Rows: {', '.join(row.name for row in ROWS)}\n")
@@ -97,10 +80,11 @@ def main(arguments: list[str]) -> int:
     sys.stdout.write(f"\n{main_table(lines)}\n\n")
     problems = [problem for run in runs for problem in run.problems()]
     if options.row is None and not options.short:
+        unpromised = asyncio.run(_measure_unpromised(options.seed))
         planted = find_planted_faults(PARALLEL)
         problems += [f"the planted fault {fault.name!r} was not found" for fault in planted if not fault.is_found]
         seeds = sorted({seed for run in runs for seed in run.seeds})
-        publish(Board(Heading.of_run(seeds, time.monotonic() - began), lines, [], planted))
+        publish(Board(Heading.of_run(seeds, time.monotonic() - began), lines, unpromised, planted))
     for problem in problems:
         sys.stdout.write(f"FAILED {problem}\n")
     sys.stdout.write(f"{(time.monotonic() - began) / 60:.1f} minutes, {len(problems)} problems\n")
@@ -130,13 +114,15 @@ async def _run_all(runs: list[RowRun], seed: int, minutes: float) -> None:
             return
 
 
-def _run_child(options: argparse.Namespace) -> int:
-    [row] = [row for row in ROWS if row.name == options.child]
-    with tempfile.TemporaryDirectory() as folder, postgres_server() as server:
-        trial = Trial(options.backend, options.faults, options.seed, Path(folder), server.dsn)
-        tally = asyncio.run(row.run(trial))
-    sys.stdout.write(f"\n{json.dumps(vars(tally))}\n")
-    return 0
+async def _measure_unpromised(seed: int) -> list[MeasurementResult]:
+    results = []
+    for measurement in MEASUREMENTS:
+        for backend in measurement.backends:
+            measured = await run_child(measurement.name, backend, measurement.size, seed)
+            results.append(MeasurementResult(measurement.name, backend, measured["summary"]))
+            sys.stdout.write(f"measured   {measurement.name}, {backend}: {measured['summary']}\n")
+            sys.stdout.flush()
+    return results
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -145,8 +131,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
     parser.add_argument("--minutes", type=float, default=0.0, help="repeat the rows with further seeds for this long")
     parser.add_argument("--short", action="store_true", help="inject as few faults as `dev.py test`, publish nothing")
-    for name, kind in (("--child", str), ("--backend", str), ("--faults", int)):
-        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
     return parser
 
 

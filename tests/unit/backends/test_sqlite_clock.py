@@ -51,8 +51,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 @pytest.fixture
 def file() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute("CREATE TABLE ff_clock (newest_at INTEGER, boot_id TEXT, boot_offset_us INTEGER)")
-        connection.execute("INSERT INTO ff_clock VALUES (0, '', 0)")
+        columns = "newest_at INTEGER, previous_at INTEGER, boot_id TEXT, boot_offset_us INTEGER"
+        connection.execute(f"CREATE TABLE ff_clock ({columns})")
+        connection.execute("INSERT INTO ff_clock VALUES (0, NULL, '', 0)")
         yield connection
 
 

@@ -39,6 +39,7 @@ TABLE = {
         within_not_possible
         invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_option other_store
         unknown_kind
+        backup_unsupported
     """,
     "Refused": """
         capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable
@@ -50,6 +51,7 @@ TABLE = {
         downstream_already_started flow_already_terminal flow_sealed
         not_confirmed
         transaction_too_long
+        backup_exists store_in_use
     """,
     "NotFound": """
         execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found
@@ -65,14 +67,16 @@ TABLE = {
         access_denied connection_closed connection_lost transaction_conflict
         retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
-        storage_refused storage_without_wal store_closed store_forked too_many_connections
+        storage_log_mismatch storage_refused storage_replaced storage_without_locks
+        storage_without_wal store_closed store_forked too_many_connections
+        storage_refused storage_without_wal store_closed store_forked too_many_connections other_event_loop
     """,
 }
 # The error class and code of each call whose code is not a literal, by file.
 INDIRECT: dict[str, set[tuple[str, str]]] = {
     "engine/batcher.py": set(),  # Raises the same error again for each caller of a batch.
-    "engine/executions.py": set(),  # Raises the same error again with the generated id.
-    "engine/flows.py": set(),  # Raises the same error again with the generated id.
+    "engine/repeats.py": set(),  # Raises the same error again, with the ids of the call.
+    "backends/postgres/user_connections.py": set(),  # Raises the same error again, if no user code has run.
     "core/waits/condition_json.py": set(),  # Raises the same error again with its path in the condition.
     "core/executions/requests.py": {
         ("Refused", "lease_expired"),

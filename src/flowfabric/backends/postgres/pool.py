@@ -5,7 +5,7 @@ much client CPU as a small statement. In this pool, a caller takes an idle conne
 connection, without awaiting.
 
 If the server has no free connection, a caller waits for one that the pool already has. The pool withholds the unused
-capacity from callers for a moment, so that they do not all try to connect in vain:
+capacity from callers for a moment, so that not all of them try to connect:
 
     unused capacity ──open──> connection ──give_back──> idle, or the next caller
         ▲             │ too many connections

@@ -27,8 +27,9 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE = Path("/proc/self/ns/time")
 _READ = "SELECT newest_at, boot_id, boot_offset_us FROM ff_clock"
-_WRITE = "UPDATE ff_clock SET previous_at = newest_at, newest_at = ?, boot_id = ?, boot_offset_us = ?"
-_WRITE_NEWEST = "UPDATE ff_clock SET previous_at = newest_at, newest_at = ?"
+_WRITE = "UPDATE ff_clock SET {link}newest_at = ?, boot_id = ?, boot_offset_us = ?"
+_WRITE_NEWEST = "UPDATE ff_clock SET {link}newest_at = ?"
+_LINK = "previous_at = newest_at, "
 
 
 class StoreClock:
@@ -63,12 +64,17 @@ class StoreClock:
         is_known = boot_id == self._boot_id != ""
         return self._advance(newest_us, offset_us if is_known else None)
 
-    def write(self, target: sqlite3.Connection | sqlite3.Cursor, now: datetime) -> None:
-        """Store `now`, which `read` returned in the same transaction, as the newest time in the file."""
+    def write(self, target: sqlite3.Connection | sqlite3.Cursor, now: datetime, *, is_only_write: bool = True) -> None:
+        """Store `now`, which `read` returned in the same transaction, as the newest time in the file.
+
+        With `is_only_write`, also link this transaction to the one before it; see `log_check.py`. A transaction that
+        writes several times must not do this, because the link would point to itself.
+        """
+        link = _LINK if is_only_write else ""
         if self._test_clock is not None:
-            target.execute(_WRITE_NEWEST, (to_epoch_us(now),))
+            target.execute(_WRITE_NEWEST.format(link=link), (to_epoch_us(now),))
         else:
-            target.execute(_WRITE, (to_epoch_us(now), self._boot_id, self._offset_us))
+            target.execute(_WRITE.format(link=link), (to_epoch_us(now), self._boot_id, self._offset_us))
 
     def _advance(self, newest_us: int, offset_us: int | None) -> datetime:
         """Return the time, and remember the largest offset to the time since the host booted."""

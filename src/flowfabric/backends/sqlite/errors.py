@@ -8,19 +8,6 @@ import sqlite3
 from flowfabric.core.errors import Unavailable
 
 _PRIMARY_CODE = 0xFF
-_NO_LOCKS = ("storage_without_locks", "the file system has no working locks; use a local disk or PostgreSQL")
-# Results of SQLite that name more than their primary code. `sqlite3` has no constants for some of them.
-_EXTENDED_MEANING = {
-    sqlite3.SQLITE_IOERR_LOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_UNLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_RDLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_SHMLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK: _NO_LOCKS,
-    sqlite3.SQLITE_IOERR_SHORT_READ: (
-        "storage_log_mismatch",
-        "the log was deleted while other processes use the file; stop all of them, then start them again",
-    ),
-}
 _LOCK_ERRORS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 _MEANING = {
     sqlite3.SQLITE_CONSTRAINT: ("storage_error", "the database rejected a row"),
@@ -34,21 +21,42 @@ _MEANING = {
     sqlite3.SQLITE_IOERR: ("storage_io_error", "the disk reported an error; check the disk"),
     sqlite3.SQLITE_CORRUPT: ("storage_damaged", "the file is damaged; restore a backup with `flowfabric restore`"),
     sqlite3.SQLITE_NOTADB: ("storage_damaged", "the file is not a SQLite database; check the path"),
-    sqlite3.SQLITE_PROTOCOL: _NO_LOCKS,
+    sqlite3.SQLITE_PROTOCOL: (
+        "storage_without_locks",
+        "the file system has no working locks; use a local disk or PostgreSQL",
+    ),
+    sqlite3.SQLITE_IOERR_SHORT_READ: (
+        "storage_log_mismatch",
+        "the log was deleted while other processes use the file; stop all of them, then start them again",
+    ),
     sqlite3.SQLITE_CANTOPEN: ("storage_not_found", "the file cannot be opened; check the path and the permissions"),
 }
+
+
+# These results of SQLite say more than their primary code.
+_MEANING |= dict.fromkeys(
+    (
+        sqlite3.SQLITE_IOERR_LOCK,
+        sqlite3.SQLITE_IOERR_UNLOCK,
+        sqlite3.SQLITE_IOERR_RDLOCK,
+        sqlite3.SQLITE_IOERR_SHMLOCK,
+        sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+    ),
+    _MEANING[sqlite3.SQLITE_PROTOCOL],
+)
 
 
 def translate(error: BaseException) -> BaseException:
     """Return our error for a driver error, and other errors unchanged."""
     if isinstance(error, OSError) and error.errno in _LOCK_ERRORS:
-        ours = Unavailable(_NO_LOCKS[0], f"{_NO_LOCKS[1]} ({error})")
+        message = f"the file system has no working locks ({error}); use a local disk or PostgreSQL"
+        ours = Unavailable("storage_without_locks", message)
     elif isinstance(error, OSError):
         ours = Unavailable("storage_read_only", f"a file next to the database cannot be used ({error})")
     elif isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0)
-        refused = ("storage_refused", "the database rejected a statement")
-        name, advice = _EXTENDED_MEANING.get(code) or _MEANING.get(code & _PRIMARY_CODE, refused)
+        code = code if code in _MEANING else code & _PRIMARY_CODE
+        name, advice = _MEANING.get(code, ("storage_refused", "the database rejected a statement"))
         ours = Unavailable(name, f"{advice} (SQLite: {error})")
     else:
         return error

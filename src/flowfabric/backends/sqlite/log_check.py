@@ -29,6 +29,7 @@ _MAGIC = (0x377F0682, 0x377F0683)
 _LEAF = 0x0D
 _INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _CONSTANTS = {0: None, 8: 0, 9: 1}
+_FIRST_TEXT = 12
 _LARGEST_PAGE = 65536
 _READ_ROOT = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = 'ff_clock'"
 
@@ -125,7 +126,7 @@ def _clock_rows(log: BinaryIO, page: int, columns: list[str]) -> Iterator[ClockR
 
 
 def _parse_row(page: bytes) -> list[int | None] | None:
-    """Return the integers of the only row of a table, or None if the page has a different content."""
+    """Return the integers of the only row of a table, with None for text. Return None for a page of other content."""
     if page[0] != _LEAF or int.from_bytes(page[3:5], "big") != 1:
         return None
     try:
@@ -147,6 +148,9 @@ def _parse_integers(page: bytes, at: int, types: list[int]) -> list[int | None]:
     for kind in types:
         if kind in _CONSTANTS:
             values.append(_CONSTANTS[kind])
+        elif kind >= _FIRST_TEXT:
+            values.append(None)
+            at += (kind - _FIRST_TEXT) // 2
         else:
             size = _INTEGER_BYTES[kind]
             values.append(int.from_bytes(page[at : at + size], "big", signed=True))

@@ -151,7 +151,8 @@ def _run_in_savepoint(
         _check_identity(cursor, file)
         now = clock.read(cursor)
         result = run_to_completion(body(SqliteJoinedTransaction(SqliteSession(cursor, statements, now))))
-        clock.write(cursor, now)
+        # The caller may submit several times in one transaction.
+        clock.write(cursor, now, is_only_write=False)
     except BaseException:
         # After some errors SQLite rolls back the whole transaction, including the savepoint.
         if cursor.connection.in_transaction:

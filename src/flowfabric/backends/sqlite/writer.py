@@ -41,6 +41,7 @@ from flowfabric.store.statements import Statement
 _MAX_BATCH = 200
 _WATCH_EVERY_S = 0.02
 _CHECK_FILE_EVERY_S = 1.0
+_CHECK_AGAIN_AFTER_S = 0.002
 _LONG_HOLD_S = 0.5
 _TURN_S = 0.11
 _MAX_SKIPPED_TURNS = 2
@@ -267,6 +268,9 @@ class Writer:
             self._run_in_savepoint(job, transaction)
         if self._connection.total_changes != changes:
             self._options.clock.write(self._connection, now)
+        if time.monotonic() - began > _CHECK_AGAIN_AFTER_S:
+            # Without the index of the log, which somebody may have deleted, the write lock excludes no new process.
+            self._check_file()
         self._connection.execute("COMMIT")
         self._check_file()  # Only after this check, the callers get their results.
         self._held_s = time.monotonic() - began

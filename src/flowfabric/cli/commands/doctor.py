@@ -29,6 +29,7 @@ _LISTEN_WITHIN_S = 5.0
 _SKEW_WARNING = timedelta(seconds=1)
 _SKEW_WRONG = timedelta(seconds=30)
 _HELD_BACK_WARNING = timedelta(minutes=1)
+_ERA_WARNING = timedelta(days=7)
 # In older versions of SQLite, two processes that checkpoint the write-ahead log at the same time can damage it.
 _SQLITE_SAFE = (3, 51, 3)
 _MAX_LANE_FINDINGS = 10
@@ -223,9 +224,16 @@ def check_clock(context: DoctorContext) -> Iterator[DoctorFinding]:
     if off < _SKEW_WARNING:
         yield DoctorFinding("clock", "ok", "the clocks of the store and of this host agree")
     else:
-        verdict: Verdict = "wrong" if off >= _SKEW_WRONG else "warning"
+        # The time of a file is ahead after the host's clock went back. Durations are still right.
+        is_file = context.store_info.backend == "sqlite"
+        verdict: Verdict = "wrong" if off >= _SKEW_WRONG and not is_file else "warning"
         text = f"the store's clock is {seconds} {ahead} this host's"
-        yield DoctorFinding("clock", verdict, text, "synchronize both hosts with the same time servers")
+        advice = (
+            "check the host's clock; if it is right, absolute times come early by this much (see docs/guides/clocks.md)"
+            if is_file
+            else "synchronize both hosts with the same time servers"
+        )
+        yield DoctorFinding("clock", verdict, text, advice)
 
 
 def check_keys(context: DoctorContext) -> Iterator[DoctorFinding]:
@@ -267,6 +275,13 @@ def check_notifications(context: DoctorContext) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "events", "warning", text, "find it in pg_stat_activity (backend_xid is not null) and end it"
         )
+    era, era_since = context.status.era, context.status.era_since
+    if era_since is not None and context.now - era_since < _ERA_WARNING:
+        text = (
+            f"the store went back to an earlier state, noticed at {format_time(era_since)} (era {era}), so the last "
+            "transactions before it are lost, and subscribers received some events again"
+        )
+        yield DoctorFinding("era", "warning", text, "use synchronous replication; see docs/guides/failover.md")
 
 
 def check_workers(context: DoctorContext) -> Iterator[DoctorFinding]:

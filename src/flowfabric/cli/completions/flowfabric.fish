@@ -50,8 +50,8 @@ function _shtab_flowfabric_using
   test "$_shtab_flowfabric_cmdpath" = "$argv"
 end
 
-set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' stats doctor migrate check bench completion
-set -g _shtab_flowfabric_opts_with_value --app --batch --capability --concurrency --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --since --state --store --suspension --tag --timeout --until --wait -n
+set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' stats doctor migrate backup restore check bench completion
+set -g _shtab_flowfabric_opts_with_value --app --batch --capability --concurrency --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
 
 complete -c flowfabric -e
 complete -c flowfabric -f
@@ -150,6 +150,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using events' -l json -d 'print one
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a signal -d 'deliver a signal'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -s h -l help -d 'show this help message and exit'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l key -x -d 'an idempotency key; repeating the signal delivers nothing new'
+complete -c flowfabric -n '_shtab_flowfabric_using signal' -l signal-id -x -d 'the id of the signal; repeating it delivers nothing new'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l principal -x -d 'who acts, for the history (the system user)'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l namespace -x -d 'the namespace to use (default)'
@@ -426,6 +427,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using stats' -l not-durable -d 'acc
 complete -c flowfabric -n '_shtab_flowfabric_using stats' -l json -d 'print one JSON document per line'
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a doctor -d 'check the store and suggest repairs'
 complete -c flowfabric -n '_shtab_flowfabric_using doctor' -s h -l help -d 'show this help message and exit'
+complete -c flowfabric -n '_shtab_flowfabric_using doctor' -l deep -d 'also read all stored data and check it for damage'
 complete -c flowfabric -n '_shtab_flowfabric_using doctor' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
 complete -c flowfabric -n '_shtab_flowfabric_using doctor' -l namespace -x -d 'the namespace to use (default)'
 complete -c flowfabric -n '_shtab_flowfabric_using doctor' -l schema -x -d 'the schema on PostgreSQL (flowfabric)'
@@ -441,6 +443,25 @@ complete -c flowfabric -n '_shtab_flowfabric_using migrate' -l schema -x -d 'the
 complete -c flowfabric -n '_shtab_flowfabric_using migrate' -l pooler -d 'connect through a pooler in transaction mode'
 complete -c flowfabric -n '_shtab_flowfabric_using migrate' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
 complete -c flowfabric -n '_shtab_flowfabric_using migrate' -l json -d 'print one JSON document per line'
+complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a backup -d 'copy a SQLite store to a new file, while it is in use'
+complete -c flowfabric -n '_shtab_flowfabric_using backup' -s h -l help -d 'show this help message and exit'
+complete -c flowfabric -n '_shtab_flowfabric_using backup' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
+complete -c flowfabric -n '_shtab_flowfabric_using backup' -l namespace -x -d 'the namespace to use (default)'
+complete -c flowfabric -n '_shtab_flowfabric_using backup' -l schema -x -d 'the schema on PostgreSQL (flowfabric)'
+complete -c flowfabric -n '_shtab_flowfabric_using backup' -l pooler -d 'connect through a pooler in transaction mode'
+complete -c flowfabric -n '_shtab_flowfabric_using backup' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
+complete -c flowfabric -n '_shtab_flowfabric_using backup' -l json -d 'print one JSON document per line'
+complete -c flowfabric -n '_shtab_flowfabric_using backup; and test $_shtab_flowfabric_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the new file'
+complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a restore -d 'put a backup in the place of a SQLite store'
+complete -c flowfabric -n '_shtab_flowfabric_using restore' -s h -l help -d 'show this help message and exit'
+complete -c flowfabric -n '_shtab_flowfabric_using restore' -l yes -s y -d 'do not ask for confirmation'
+complete -c flowfabric -n '_shtab_flowfabric_using restore' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
+complete -c flowfabric -n '_shtab_flowfabric_using restore' -l namespace -x -d 'the namespace to use (default)'
+complete -c flowfabric -n '_shtab_flowfabric_using restore' -l schema -x -d 'the schema on PostgreSQL (flowfabric)'
+complete -c flowfabric -n '_shtab_flowfabric_using restore' -l pooler -d 'connect through a pooler in transaction mode'
+complete -c flowfabric -n '_shtab_flowfabric_using restore' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
+complete -c flowfabric -n '_shtab_flowfabric_using restore' -l json -d 'print one JSON document per line'
+complete -c flowfabric -n '_shtab_flowfabric_using restore; and test $_shtab_flowfabric_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'a file that flowfabric backup wrote'
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a check -d 'find code in tasks and steps that misbehaves when it runs again'
 complete -c flowfabric -n '_shtab_flowfabric_using check' -s h -l help -d 'show this help message and exit'
 complete -c flowfabric -n '_shtab_flowfabric_using check' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'

@@ -11,6 +11,7 @@
 _shtab_flowfabric_commands() {
   local _commands=(
     approve:'approve the request of a token or link'
+    backup:'copy a SQLite store to a new file, while it is in use'
     bench:'measure submit, claim and complete on this store'
     cancel:'cancel an execution or a flow'
     check:'find code in tasks and steps that misbehaves when it runs again'
@@ -28,6 +29,7 @@ _shtab_flowfabric_commands() {
     priority:'change the priority of a waiting execution'
     reject:'reject the request of a token or link'
     replay:'run an ended execution again'
+    restore:'put a backup in the place of a SQLite store'
     resume:'end the wait of a suspended execution'
     revoke:'revoke the lease of a worker'
     show:'show everything about one execution'
@@ -99,6 +101,20 @@ _shtab_flowfabric_approve_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_flowfabric_approve_defaults_added=0
 
+_shtab_flowfabric_backup_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
+  "--namespace[the namespace to use (default)]:NAME:"
+  "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
+  "--pooler[connect through a pooler in transaction mode]"
+  "--not-durable[accept a store that may lose acknowledged work in a power cut]"
+  "--json[print one JSON document per line]"
+  ":the new file:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_flowfabric_backup_defaults_added=0
+
 _shtab_flowfabric_bench_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {--executions,-n}"[run N, up to 100000 (1000)]:N:"
@@ -166,6 +182,7 @@ _shtab_flowfabric_completion_defaults_added=0
 
 _shtab_flowfabric_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--deep[also read all stored data and check it for damage]"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"
   "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
@@ -487,6 +504,21 @@ _shtab_flowfabric_replay_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_flowfabric_replay_defaults_added=0
 
+_shtab_flowfabric_restore_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {--yes,-y}"[do not ask for confirmation]"
+  "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
+  "--namespace[the namespace to use (default)]:NAME:"
+  "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
+  "--pooler[connect through a pooler in transaction mode]"
+  "--not-durable[accept a store that may lose acknowledged work in a power cut]"
+  "--json[print one JSON document per line]"
+  ":a file that flowfabric backup wrote:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_flowfabric_restore_defaults_added=0
+
 _shtab_flowfabric_resume_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--suspension[only this wait]:ID:"
@@ -544,6 +576,7 @@ _shtab_flowfabric_show_defaults_added=0
 _shtab_flowfabric_signal_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--key[an idempotency key\; repeating the signal delivers nothing new]:key:"
+  "--signal-id[the id of the signal\; repeating it delivers nothing new]:ID:"
   "--principal[who acts, for the history (the system user)]:WHO:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"
@@ -718,6 +751,7 @@ _shtab_flowfabric() {
       curcontext="${curcontext%:*:*}:_shtab_flowfabric-$line[1]:"
       case $line[1] in
         approve) _arguments -C -s $_shtab_flowfabric_approve_options ;;
+        backup) _arguments -C -s $_shtab_flowfabric_backup_options ;;
         bench) _arguments -C -s $_shtab_flowfabric_bench_options ;;
         cancel) _arguments -C -s $_shtab_flowfabric_cancel_options ;;
         check) _arguments -C -s $_shtab_flowfabric_check_options ;;
@@ -735,6 +769,7 @@ _shtab_flowfabric() {
         priority) _arguments -C -s $_shtab_flowfabric_priority_options ;;
         reject) _arguments -C -s $_shtab_flowfabric_reject_options ;;
         replay) _arguments -C -s $_shtab_flowfabric_replay_options ;;
+        restore) _arguments -C -s $_shtab_flowfabric_restore_options ;;
         resume) _arguments -C -s $_shtab_flowfabric_resume_options ;;
         revoke) _arguments -C -s $_shtab_flowfabric_revoke_options ;;
         show) _arguments -C -s $_shtab_flowfabric_show_options ;;

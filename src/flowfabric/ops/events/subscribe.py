@@ -14,7 +14,6 @@ from flowfabric.core.events.cursor import (
     read_cursor,
     require_kept,
 )
-from flowfabric.core.events.eras import has_gone_back
 from flowfabric.core.events.subscribers import (
     HOLD_TTL,
     MAX_SCANNED_EVENTS,
@@ -137,10 +136,6 @@ async def take_subscriber(tx: Transaction, namespace: str, request: TakeRequest)
     state = await _state_after(tx, request.resume)
     scope = CursorScope(state.store, namespace, state.era)
     subscriber = await tx.subscribers.lock(namespace, name)
-    if subscriber is not None and has_gone_back(state, state.era, subscriber.position):
-        # The rows were loaded from a dump, and this subscriber was added to them later.
-        state = await current_state(tx, state.era, subscriber.position)
-        scope, subscriber = replace(scope, era=state.era), await tx.subscribers.lock(namespace, name)
     if subscriber is None:
         await tx.subscribers.add(namespace, name, await _first_position(tx, namespace, request), await tx.now())
         subscriber = await tx.subscribers.lock(namespace, name)

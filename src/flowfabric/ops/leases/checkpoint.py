@@ -121,12 +121,16 @@ class LockWatch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transact:
-    """User code to run in the engine's transaction, and the function that turns its result into a step."""
+    """User code to run in the engine's transaction, and the function that turns its result into a step.
+
+    If `repeated_step` names a step, an earlier try may have recorded it. The code then runs only if it did not.
+    """
 
     fence: Fence
     body: UserBody
     record: StepRecorder
     watch: LockWatch
+    repeated_step: str | None = None
 
 
 @operation(runs_user_code=True, can_repeat=False)
@@ -141,6 +145,8 @@ async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> 
     if tx.outlasts_leases:
         request.watch.locked()
     try:
+        if request.repeated_step is not None:
+            await _require_new(tx, execution.id, request.repeated_step)
         result, step_record = await tx.run_user_code(request.body, request.record, execution.lease.ttl)
         if tx.outlasts_leases:
             request.watch.extending()
@@ -158,6 +164,6 @@ async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> 
 async def _require_new(tx: SharedTransaction, execution_id: UUID, name: str) -> None:
     existing = await tx.steps.get(execution_id, name)
     if existing is not None and existing.status != StepStatus.OPEN:
-        # An earlier call has recorded the step. Even equal content is refused, because the code has now run twice.
+        # An earlier call has recorded the step. Even equal content is refused, because the code may have run twice.
         message = f"step {name!r} was recorded before; nothing of this call is kept, read the step instead"
         raise Conflict("step_already_recorded", message, execution_id=execution_id, step=name)

@@ -104,10 +104,9 @@ async def renew_or_explain(
     unlocked = [id_ for id_ in ids if id_ not in free]
     locked = await tx.executions.get(namespace, unlocked) if unlocked else {}
     return [
-        renewed.get(fence.execution_id)
-        or _explain(free.get(fence.execution_id), locked.get(fence.execution_id), fence)
+        renewed.get(fence.execution_id) or _explain(free.get(fence.execution_id), locked.get(fence.execution_id), fence)
         for fence in fences
-    ]  # fmt: skip
+    ]
 
 
 def _explain(free: Execution | None, locked: Execution | None, fence: Fence) -> FlowFabricError:

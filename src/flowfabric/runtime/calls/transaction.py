@@ -56,10 +56,16 @@ class TransactionCall(StepCall):
             run.hooks.record_starting(run, records[0])
             return records[0].to_step()
 
+        repeated_step: str | None = None
+
+        async def transact() -> Any:
+            nonlocal repeated_step
+            name, repeated_step = repeated_step, self.path
+            return await run.engine.leases.transact(run.lease.fence, chosen, record, repeated_step=name)
+
         try:
             # Finish even if this call is cancelled, since the rows may already be committed.
-            transacting = retry_while_owned(run, lambda: run.engine.leases.transact(run.lease.fence, chosen, record))
-            await shield(run.loop.create_task(transacting))
+            await shield(run.loop.create_task(retry_while_owned(run, transact)))
         except Conflict as error:
             if error.code != "step_already_recorded":
                 raise
