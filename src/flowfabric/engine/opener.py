@@ -163,9 +163,7 @@ def connect(
     transaction_limit: validation.Duration | None = None,
     clock: Clock | None = None,
 ) -> EngineOpener:
-    """Connect to the store at `url`, and return an engine.
-
-    Use `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
+    """Connect to the store at `url`: `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
 
     `url` is `postgresql://…`, `sqlite:///path`, the path of a file, or `:memory:`. If necessary, `connect` creates the
     store or migrates it to the present schema, unless `migrate` is False. `durable=False` allows settings under which a
@@ -183,9 +181,6 @@ def connect(
     if clock is not None:
         _check_clock(clock)
     _check_switches(durable=durable, migrate=migrate, pooler=pooler, notify=notify, renewal_events=renewal_events)
-    timeout = validation.duration(
-        statement_timeout, "statement_timeout", validation.MIN_LEASE_TTL, MAX_STATEMENT_TIMEOUT
-    )
     retry_for_s = validation.duration(retry_for, "retry_for", maximum=MAX_RETRY_FOR).total_seconds()
     settings = BackendSettings(
         schema=_check_schema(schema),
@@ -193,25 +188,33 @@ def connect(
         migrate=migrate,
         pooler=pooler,
         pool_size=validation.integer(pool_size, "pool_size", 1, MAX_POOL_SIZE),
-        statement_timeout_s=timeout.total_seconds(),
+        statement_timeout_s=_statement_timeout_s(statement_timeout),
         retry_for_s=retry_for_s,
         listen_url=None if listen_url is None else _check_listen_url(listen_url),
         transaction_limit_s=None if transaction_limit is None else _limit_s(transaction_limit),
-    )
-    retention = EventRetention(
-        retention=validation.duration(event_retention, "event_retention"),
-        subscriber_expiry=validation.duration(subscriber_expiry, "subscriber_expiry", validation.MIN_LEASE_TTL),
     )
     engine_settings = EngineSettings(
         namespace=validation.name(namespace, "namespace"),
         keys=key_source(key_file),
         notify=notify,
-        retention=retention,
+        retention=_event_retention(event_retention, subscriber_expiry),
         renewal_events=renewal_events,
         retry_for_s=retry_for_s,
     )
     # The program may change its working directory before it opens the engine.
     return EngineOpener(make_absolute(url, _working_directory()), settings, engine_settings, clock)
+
+
+def _statement_timeout_s(value: object) -> float:
+    timeout = validation.duration(value, "statement_timeout", validation.MIN_LEASE_TTL, MAX_STATEMENT_TIMEOUT)
+    return timeout.total_seconds()
+
+
+def _event_retention(retention: object, subscriber_expiry: object) -> EventRetention:
+    return EventRetention(
+        retention=validation.duration(retention, "event_retention"),
+        subscriber_expiry=validation.duration(subscriber_expiry, "subscriber_expiry", validation.MIN_LEASE_TTL),
+    )
 
 
 def _working_directory() -> str:

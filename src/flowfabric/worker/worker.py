@@ -82,9 +82,9 @@ class Worker:
             self._criteria,
             self._slots,
             self._lease_table,
-            self._runs.accept,
-            self._runs.give_back,
-            self._on_store_lost,
+            accept=self._runs.accept,
+            give_back=self._runs.give_back,
+            on_store_lost=self._on_store_lost,
         )
         self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy)
         self._grace_over = asyncio.Event()

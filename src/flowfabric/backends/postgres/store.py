@@ -77,7 +77,7 @@ async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect,
 
 
 _MIN_VERSION = 14
-_TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+_TIMELINE = "SUBSTR(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 # How a server refuses `_TIMELINE`: it lacks the functions, as some hosted servers do, or the role may not call them.
 _NO_TIMELINE = (
     asyncpg.exceptions.FeatureNotSupportedError,

@@ -14,7 +14,7 @@ from flowfabric.core.waits.evaluate import Counted
 from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
 
 # The bits of the epoch in `Lease.ordered_epoch`; the era is above them.
-EPOCH_BITS = 40
+_EPOCH_BITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Lease:
 
         Every later lease has a higher number, also after a failover to an asynchronous standby.
         """
-        return (self.era << EPOCH_BITS) + self.fence.epoch
+        return (self.era << _EPOCH_BITS) + self.fence.epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ r.requires <@ :capabilities
 -- statements with NULL instead.
 
 -- fragment: timeline
-left(pg_walfile_name(pg_current_wal_lsn()), 8)
+SUBSTR(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 
 -- Whether the store is in the table and timeline in which it was last used.
 
