@@ -199,8 +199,8 @@ def wait_signal(signal: Signal[T], /, *, timeout: Duration) -> Received[T] | Tim
 def wait_signal(signal: Signal[T], /, *, timeout: Duration | None = None) -> Any:
     """Wait for the next signal of this name.
 
-    The engine keeps a signal that the task declares, from the submit until the task awaits it. Other signals are
-    accepted only while the task awaits them.
+    The engine keeps a signal that the task declares, from the submit until a wait returns it. A wait that times out or
+    loses a race uses no signal. Signals that the task does not declare are accepted only while the task awaits them.
     """
     make: Any = async_wait_signal
     return sync_bridge.call(lambda: make(signal, timeout=timeout))

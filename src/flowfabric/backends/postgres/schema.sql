@@ -304,8 +304,8 @@ CREATE INDEX waitpoint_fires ON ff.waitpoint (fires_at) WHERE fires_at IS NOT NU
 CREATE INDEX waitpoint_child ON ff.waitpoint (child_id) WHERE child_id IS NOT NULL AND closed_at IS NULL;
 CREATE INDEX waitpoint_kid ON ff.waitpoint (kid) WHERE kid IS NOT NULL AND closed_at IS NULL;
 
--- Signals of an execution in the order of acceptance. `suspension` is the number of the suspension that uses the
--- signal, or null while the signal is unused.
+-- Signals of an execution in the order of acceptance. `suspension` is the number of the suspension that uses or
+-- observes the signal, or null.
 CREATE TABLE ff.signal (
     execution_id UUID NOT NULL,
     seq BIGINT NOT NULL CHECK (seq >= 1),

@@ -288,8 +288,8 @@ CREATE INDEX ff_waitpoint_fires ON ff.waitpoint (fires_at) WHERE fires_at IS NOT
 CREATE INDEX ff_waitpoint_child ON ff.waitpoint (child_id) WHERE child_id IS NOT NULL AND closed_at IS NULL;
 CREATE INDEX ff_waitpoint_kid ON ff.waitpoint (kid) WHERE kid IS NOT NULL AND closed_at IS NULL;
 
--- Signals of an execution in the order of acceptance. `suspension` is the number of the suspension that uses the
--- signal, or null while the signal is unused.
+-- Signals of an execution in the order of acceptance. `suspension` is the number of the suspension that uses or
+-- observes the signal, or null.
 CREATE TABLE ff.signal (
     execution_id TEXT NOT NULL,
     seq INTEGER NOT NULL CHECK (seq >= 1),

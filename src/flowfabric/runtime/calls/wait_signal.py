@@ -38,8 +38,8 @@ def wait_signal(signal: Signal[T], /, *, timeout: Duration) -> Durable[Received[
 def wait_signal(signal: Signal[T], /, *, timeout: Duration | None = None) -> Any:
     """Wait for the next signal of this name.
 
-    The engine keeps a signal that the task declares, from the submit until the task awaits it. Other signals are
-    accepted only while the task awaits them.
+    The engine keeps a signal that the task declares, from the submit until a wait returns it. A wait that times out or
+    loses a race uses no signal. Signals that the task does not declare are accepted only while the task awaits them.
     """
     return SignalCall(require_branch("wait_signal"), signal, _timeout(timeout))
 
