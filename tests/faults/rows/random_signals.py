@@ -37,14 +37,14 @@ from tests.stores import PostgresTestStore, opened
 
 NAMES = ("a", "b", "c")
 SIGNALS = {name: Signal(name, int) for name in NAMES}
-SIGNALS_PER_FAULT = 10
+SIGNALS_PER_FAULT = 8
 FAULTS_PER_EXECUTION = 4
 CONCURRENCY = 25
 LOST_REPLIES = 0.01
 PATIENCE_S = 60.0
 LEASE_S = 1
 # A burst is handled in some milliseconds, so its lease must be revoked within them.
-REVOKES = 40
+REVOKES = 150
 
 Got = list[tuple[str, int]]
 
@@ -131,7 +131,7 @@ def lose_share(share: float, chance: random.Random) -> Losing:
 
 
 async def _submit(engine: Engine, app: App, receive: Any, trial: Trial, chance: random.Random) -> list[Ledger]:
-    ledgers, bursts = list[Ledger](), trial.faults + trial.faults // 4
+    ledgers, bursts = list[Ledger](), trial.faults + trial.faults // 2
     for start in range(0, bursts, FAULTS_PER_EXECUTION):
         number = min(FAULTS_PER_EXECUTION, bursts - start) * SIGNALS_PER_FAULT
         planned = [chance.choice(NAMES) for _ in range(number)]
