@@ -174,6 +174,8 @@ ROLES = {
     "Sequence[ChildSubmission]": Role(
         ["x", 7, [None], [Submission(kind="a")], [ChildSubmission("a", Submission(kind="a"))] * 2], good=([],)
     ),
+    "Sequence[int]": Role(["x", b"x", 7, ["1"], [0], [-1], [True], [None], [10**30]], good=([],)),
+    "LockListener": Role([]),
     "Sequence[UUID | str]": Role(["x", b"x", 7, *([bad] for bad in _NO_IDS)], good=([],)),
     "Callable[[Any], Any]": Role(["function", 7, b"x"]),
     "Callable[[Any], Step]": Role(["function", 7, b"x"]),

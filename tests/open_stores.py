@@ -135,7 +135,7 @@ class OpenSqliteStore(OpenStore, SqliteTestStore):
             self._connection.execute(f"DELETE FROM ff_{table}")
         self._connection.execute("DELETE FROM sqlite_sequence")
         self._connection.execute("UPDATE ff_clock SET newest_at = 0")
-        self._connection.execute("UPDATE ff_store SET trimmed_id = 0, era = 0, known_id = 0")
+        self._connection.execute("UPDATE ff_store SET trimmed_id = 0, era = 0, known_id = 0, is_test = 0")
         self._connection.execute("COMMIT")
         return True
 

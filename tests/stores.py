@@ -135,8 +135,8 @@ class PostgresTestStore:
     def empty(self, connection: psycopg.Connection) -> None:
         """Remove every row that a new schema does not have."""
         deletes = [f'DELETE FROM "{self.schema}".{table}' for table in TABLES]
-        trimmed = f"""UPDATE "{self.schema}".store SET trimmed_xid = '0', trimmed_id = 0, era = 0
-            WHERE trimmed_id <> 0 OR era <> 0"""
+        trimmed = f"""UPDATE "{self.schema}".store SET trimmed_xid = '0', trimmed_id = 0, era = 0, is_test = FALSE
+            WHERE trimmed_id <> 0 OR era <> 0 OR is_test"""
         connection.execute("; ".join([*deletes, trimmed]).encode())
 
 

@@ -18,6 +18,7 @@ from flowfabric.engine.operator import Operator
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.testing import VirtualClock
+from flowfabric.worker.leases import LeaseTable
 from tests.bad_input import bad_values, parameters, role_of, shown
 from tests.expectations import taking_part
 from tests.scenarios import leased
@@ -61,6 +62,7 @@ GOOD: dict[str, Any] = {
     "upstream": "a",
     "downstream": "b",
     "record": lambda _: Step("t"),
+    "listener": LeaseTable(),
     "until": lambda _: True,
 }
 REQUIRED_TOGETHER: dict[str, dict[str, Any]] = {

@@ -12,7 +12,6 @@ import pytest
 
 from flowfabric.core.executions.attempts import decide_complete
 from flowfabric.core.executions.leases import decide_claim
-from flowfabric.core.executions.outcomes import lease_of
 from flowfabric.core.executions.records import Execution, WorkerId
 from flowfabric.core.executions.requests import Checkpoint, Claim, Completion, LeaseTerms, Progress, explain_fence, owns
 from flowfabric.core.executions.transitions import CLAIM, RENEW, apply_transition, transition_event
@@ -113,7 +112,7 @@ async def test_claim_agrees_with_the_transition_table_and_with_its_decision(
         terms = LeaseTerms(worker=claim.worker, lease_id=lease_id, ttl=claim.lease_ttl)
         decision = decide_claim(before, terms, clock.now())
         assert decision.after is not None
-        assert claimed.leases == (lease_of(decision.after),)
+        assert claimed.leases == (decision.outcome,)
         assert await read_stored(engine, id_) == decision.after
         assert (await engine.executions.history(id_))[-1] == decision.event
 

@@ -84,9 +84,7 @@ async def test_signals_counted_so_far_are_listed_while_the_wait_is_open(engine: 
 async def test_early_suspension_is_found_behind_many_later_ones(engine: Engine, store: TestStore) -> None:
     other_wait, wait = await suspended(engine), await suspended(engine)
     await engine.signals.deliver(wait.token(), "go")
-    await copy_row(
-        store, "suspension", wait.id, 1200, id=f"(SELECT id FROM ff.suspension WHERE id <> '{wait.suspension}')"
-    )
+    await copy_row(store, "suspension", wait.id, 1200, id=ID_OF_COPY[store.name])
     assert await engine.signals.list(wait.id) == ()
     [signal] = await engine.signals.list(wait.id, suspension=wait.suspension)
     assert signal.name == "go"

@@ -76,13 +76,15 @@ def fit_fuse(engine: Engine) -> Fuse:
         store._writer._connection = FusedSqlite(store._writer._connection, fuse)
     else:
         vars(store)["_pool"] = FusedPool(vars(store)["_pool"], fuse)
-        sharing = vars(store)["_user_pool"]
-        open_shared = sharing.pool
+        user_pool = vars(store)["_user_pool"]
+        acquire = user_pool.acquire
 
-        async def fused() -> FusedPool:
-            return FusedPool(await open_shared(), fuse)
+        @asynccontextmanager
+        async def acquire_fused(**options: Any) -> AsyncIterator[FusedPostgres]:
+            async with acquire(**options) as connection:
+                yield FusedPostgres(connection, fuse)
 
-        vars(sharing)["pool"] = fused
+        vars(user_pool)["acquire"] = acquire_fused
     return fuse
 
 

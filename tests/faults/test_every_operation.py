@@ -37,6 +37,7 @@ ELSEWHERE = {
     "executions.submit_in_transaction": "is tested in tests/conformance/test_submit_in_transaction*.py",
     "executions.submit_in_transaction_sync": "likewise",
     "events.subscribe": "is made of the steps of a subscriber",
+    "leases.report_locks_to": "calls a listener in this process",
 }
 
 

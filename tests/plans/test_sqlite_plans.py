@@ -11,11 +11,11 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from functools import partial
 from typing import Any
 
 import pytest
 
+from flowfabric.backends.sqlite.lending import WriterConnection
 from flowfabric.backends.sqlite.store import DIALECT
 from flowfabric.engine import Conflict, Engine, Graph
 from flowfabric.store.statements import Part, load_statements
@@ -47,16 +47,6 @@ Executed = dict[str, Any]
 Plans = Mapping[str, list[str]]
 
 
-class RecordingConnection(sqlite3.Connection):
-    """A connection that records the last arguments of each text that it executed."""
-
-    executed: Executed
-
-    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-        self.executed[sql] = arguments
-        return super().execute(sql, *arguments)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> SqliteTestStore:
     """Return one store for all tests of this file. They can share it because they only read it."""
@@ -67,9 +57,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> SqliteTestStore:
 def executed(store: SqliteTestStore) -> Executed:
     """Return the statements that an engine executes in all its operations, reads and duties, with their arguments."""
     recorded: Executed = {}
-    factory = type("BoundRecordingConnection", (RecordingConnection,), {"executed": recorded})
+
+    def execute(self: sqlite3.Connection, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        recorded[sql] = arguments
+        return sqlite3.Connection.execute(self, sql, *arguments)
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=factory))
+        patched.setattr(WriterConnection, "execute", execute)
         asyncio.run(run_all_operations(store))
     return recorded
 

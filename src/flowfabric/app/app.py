@@ -22,7 +22,7 @@ from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name, val
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.policy import Backoff
-from flowfabric.engine.store_address import make_absolute
+from flowfabric.core.store_address import make_absolute
 from flowfabric.runtime import signals
 from flowfabric.runtime.branch import BRANCH
 from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from flowfabric.engine.store_address import make_absolute
+from flowfabric.core.store_address import make_absolute
 
 STORE_VARIABLE = "FLOWFABRIC_STORE"
 DEFAULT_STORE = "flowfabric.db"

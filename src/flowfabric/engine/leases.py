@@ -184,6 +184,9 @@ class Leases:
 
     def report_locks_to(self, listener: LockListener) -> AbstractContextManager[None]:
         """Return a context manager that reports leases whose row a `transact` of this engine has locked."""
+        lease_requests.check_functions(
+            lock_began=getattr(listener, "lock_began", None), lock_ended=getattr(listener, "lock_ended", None)
+        )
         return self._context.lease_locks.report_to(listener)
 
     async def progress(self, fence: Fence, percent: int | None = None, message: str | None = None) -> None:

@@ -15,10 +15,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.retention import EventRetention
+from flowfabric.core.store_address import make_absolute
 from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.keys import key_source
-from flowfabric.engine.store_address import make_absolute
 from flowfabric.notify.hub import NotifyHub
 from flowfabric.ops.events.eras import read_era, renew_era
 from flowfabric.ops.executions.read import read_time

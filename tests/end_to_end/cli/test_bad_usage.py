@@ -27,6 +27,7 @@ VALID_ARGUMENTS: dict[str, list[str]] = {
     "lanes resume": ["default"], "lanes drain": ["default"], "flows": [], "waitpoints": [], "keys": [],
     "keys list": [], "keys rotate": ["next", "--yes"], "keys seed": ["first", "--secret-file", "SECRET"],
     "workers": [], "workers list": [], "workers remove": ["gone", "--yes"], "stats": [], "doctor": [], "migrate": [],
+    "backup": ["BACKUP"], "restore": ["no_such_backup.db", "--yes"],
     "check": ["no_such_file.py"], "bench": ["-n", "1"], "completion": ["bash"],
 }  # fmt: skip
 WITHOUT_STORE = {"worker", "check", "completion"}
@@ -41,7 +42,8 @@ POSITIONAL = {
 def arguments_for(path: str, folder: Path) -> list[str]:
     file = folder / "secret"
     file.write_text(SECRET)
-    return [*path.split(), *(str(file) if word == "SECRET" else word for word in VALID_ARGUMENTS[path])]
+    files = {"SECRET": str(file), "BACKUP": str(folder / "backup.db")}
+    return [*path.split(), *(files.get(word, word) for word in VALID_ARGUMENTS[path])]
 
 
 def assert_one_line(output: CommandOutput, code: int, *parts: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from urllib.parse import quote
 
 _RELATIVE_URL = "sqlite:///"
+# The characters that end the path of a URL, or that begin an escape sequence in it.
+_ESCAPES = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})
 
 
 def make_absolute(address: str, folder: str) -> str:
@@ -20,4 +21,4 @@ def make_absolute(address: str, folder: str) -> str:
     path = address.removeprefix(_RELATIVE_URL)
     if path in (address, "") or path.startswith("/"):
         return address
-    return f"{_RELATIVE_URL}{quote(folder)}/{path}"
+    return f"{_RELATIVE_URL}{folder.translate(_ESCAPES)}/{path}"
