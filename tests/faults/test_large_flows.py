@@ -91,7 +91,7 @@ async def complete_singly(engine: Engine) -> int:
 
 async def test_winner_and_hundred_losers_end_in_one_transaction_or_not_at_all(store: TestStore) -> None:
     names = [f"m{place}" for place in range(101)]
-    async with opened(store) as engine:
+    async with opened(store, retry_for=0) as engine:
         flow = await built(engine, {**{name: [] for name in names}, "end": names}, joins={"end": any_of()})
         lease, fuse, at = await flow.claim("m0"), fit_fuse(engine), 0
         while await flow.member("m0") == "active":

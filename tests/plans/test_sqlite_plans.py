@@ -145,7 +145,8 @@ def find_reads(steps: list[str], table: str) -> Iterator[str]:
 
 
 def test_no_statement_scans_a_whole_table(plans: Plans) -> None:
-    for name, steps in plans.items():
+    # The checks of `doctor --deep` read everything.
+    for name, steps in {name: steps for name, steps in plans.items() if not name.startswith("check_")}.items():
         full_scans = [step for table in LARGE for step in find_reads(steps, table) if step.startswith("SCAN")]
         assert full_scans == [], name
 

@@ -133,14 +133,17 @@ class WaitStore(AggregateStore):
         return [row["key"] for row in await self._session.fetch("standing_waitpoints", execution_id=execution_id)]
 
     async def available_signals(
-        self, waitpoint_ids: Sequence[UUID], positioned_ids: Sequence[UUID]
+        self, waitpoint_ids: Sequence[UUID], positioned: Sequence[Waitpoint]
     ) -> tuple[dict[UUID, tuple[SignalFacts, ...]], dict[UUID, tuple[SignalFacts, ...]]]:
         """Return the signals at waitpoints that belong to no suspension, in order of acceptance.
 
-        Also return, for the waitpoints in `positioned_ids`, the signals that their last suspension observed.
+        Also return, for the waitpoints in `positioned`, the signals that their last suspension observed.
         """
         rows = await self._session.fetch(
-            "available_signals", waitpoint_ids=list(waitpoint_ids), positioned_ids=list(positioned_ids)
+            "available_signals",
+            waitpoint_ids=list(waitpoint_ids),
+            positioned_ids=[waitpoint.id for waitpoint in positioned],
+            execution_ids=[waitpoint.execution_id for waitpoint in positioned],
         )
         unused, observed = [row for row in rows if not row["observed"]], [row for row in rows if row["observed"]]
         return _group_facts(unused, "waitpoint_id"), _group_facts(observed, "waitpoint_id")

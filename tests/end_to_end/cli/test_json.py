@@ -78,7 +78,8 @@ OTHER_CALLS: list[tuple[str, Prepare]] = [
     ("completion", fixed_arguments("bash")),
 ]
 # A worker runs until it receives a signal, so test_processes.py tests it.
-EXCLUDED_COMMANDS = {"worker"}
+# test_backup.py tests backups.
+EXCLUDED_COMMANDS = {"worker", "backup", "restore"}
 
 
 def test_every_command_is_called() -> None:

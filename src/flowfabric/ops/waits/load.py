@@ -64,7 +64,7 @@ async def load_suspend_inputs(
 
     The inputs are its open waitpoints. For waitpoints in `bindings`, they include the signals that no wait has used.
     """
-    bound, positioned = list[UUID](), list[UUID]()
+    bound, positioned = list[UUID](), list[Waitpoint]()
     for id_, group in waitpoints.items():
         by_key = {binding.key: binding for binding in bindings.get(id_, ())}
         for waitpoint in group:
@@ -72,7 +72,7 @@ async def load_suspend_inputs(
             if binding is not None:
                 bound.append(waitpoint.id)
             if isinstance(binding, StandingWaitpoint) and binding.after is not None:
-                positioned.append(waitpoint.id)
+                positioned.append(waitpoint)
     unused, observed = await tx.waits.available_signals(bound, positioned) if bound else ({}, {})
     return {
         id_: SuspendInputs({waitpoint.key: waitpoint for waitpoint in group}, unused, observed)

@@ -259,7 +259,8 @@ JOIN ff.signal AS g
     AND g.suspension = w.suspension
     AND g.waitpoint_id = w.id
     AND g.counts
-WHERE w.id IN :positioned_ids
+WHERE w.execution_id IN :execution_ids
+    AND w.id IN :positioned_ids
 ORDER BY seq
 
 -- name: counting_and_accepted_signals
