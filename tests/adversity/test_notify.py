@@ -20,6 +20,7 @@ import asyncpg
 import pytest
 
 from flowfabric.backends.postgres import notify as postgres_wakeups
+from flowfabric.backends.sqlite.lending import WriterConnection
 from flowfabric.engine import Engine, FlowState, Policy
 from flowfabric.engine import executions as ending
 from flowfabric.notify import hub as wakeups
@@ -240,13 +241,12 @@ async def frozen_listeners(store: PostgresTestStore) -> AsyncIterator[None]:
 async def test_sqlite_file_is_polled_at_most_every_20_ms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
-    class Watched(sqlite3.Connection):
-        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-            if sql == "PRAGMA data_version":
-                looks.append(time.monotonic())
-            return super().execute(sql, *arguments)
+    def execute(self: sqlite3.Connection, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        if sql == "PRAGMA data_version":
+            looks.append(time.monotonic())
+        return sqlite3.Connection.execute(self, sql, *arguments)
 
-    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Watched))
+    monkeypatch.setattr(WriterConnection, "execute", execute)
     async with opened(SqliteTestStore(tmp_path)) as engine:
         with engine.leases.watch(["default"]) as work, engine.leases.watch(["other"]):
             for _ in range(100):

@@ -145,8 +145,9 @@ def find_reads(steps: list[str], table: str) -> Iterator[str]:
 
 
 def test_no_statement_scans_a_whole_table(plans: Plans) -> None:
-    # The checks of `doctor --deep` read everything.
-    for name, steps in {name: steps for name, steps in plans.items() if not name.startswith("check_")}.items():
+    # The checks of `doctor --deep` read everything. `test_mark` reads one row of an index.
+    others = {name: steps for name, steps in plans.items() if not name.startswith("check_") and name != "test_mark"}
+    for name, steps in others.items():
         full_scans = [step for table in LARGE for step in find_reads(steps, table) if step.startswith("SCAN")]
         assert full_scans == [], name
 
