@@ -41,7 +41,7 @@ PLANTED_IN_SIGNALS = (
     PlantedFault(
         "suspension consumes the signals that it observes",
         f"{USE}::test_loser_of_a_race_does_not_use_its_signal[memory]",
-        Edit("ops/waits/load.py", "positioned.append(waitpoint.id)", "pass"),
+        Edit("ops/waits/load.py", "positioned.append(waitpoint)", "pass"),
     ),
     PlantedFault(
         "observed signal is not returned to the queue",
