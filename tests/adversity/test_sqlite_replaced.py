@@ -8,9 +8,11 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flowfabric.backends.sqlite.lending import WriterConnection
 from flowfabric.engine import Created, Step, Submission, Unavailable
 from tests.scenarios import leased, submitted
 from tests.stores import SqliteTestStore, opened
@@ -159,8 +161,27 @@ async def test_former_process_runs_no_checkpoint(store: SqliteTestStore) -> None
         assert contents(store) == before
 
 
-async def test_commit_during_the_fault_is_not_acknowledged(store: SqliteTestStore) -> None:
-    """The check after the commit decides: the file is deleted inside the transaction."""
+async def test_commit_during_the_fault_is_not_acknowledged(
+    store: SqliteTestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check after the commit decides: the file is deleted while the transaction commits."""
+
+    def execute(self: sqlite3.Connection, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        cursor = sqlite3.Connection.execute(self, sql, *arguments)
+        if sql == "COMMIT":
+            delete(store)
+        return cursor
+
+    async with opened(store) as engine:
+        await submitted(engine)
+        monkeypatch.setattr(WriterConnection, "execute", execute)
+        with pytest.raises(Unavailable) as refused:
+            await engine.executions.submit("job", b"1")
+        assert refused.value.code == "storage_replaced"
+        monkeypatch.undo()
+
+
+async def test_transaction_during_the_fault_is_not_acknowledged(store: SqliteTestStore) -> None:
     async with opened(store) as engine:
         lease = await leased(engine)
         with pytest.raises(Unavailable) as refused:
