@@ -1,6 +1,6 @@
 """A later release for tests: both backends ship one more migration, which exists only here.
 
-The backends ship a single migration. The extra migration lets the tests upgrade a store. It adds a column, an index,
+The extra migration lets the tests upgrade a store. It adds a column, an index,
 and a table that it fills from existing rows.
 """
 
