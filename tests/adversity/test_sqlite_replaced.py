@@ -68,6 +68,19 @@ async def test_write_after_the_fault_is_not_acknowledged(store: SqliteTestStore,
             assert str(store.path) in refused.value.message
 
 
+async def test_new_readers_after_a_move_leave_the_log_for_the_file_that_is_moved_back(store: SqliteTestStore) -> None:
+    async with opened(store) as engine:
+        id_ = await submitted(engine)
+        move(store)
+        # Each concurrent read needs its own connection, and SQLite opens it after the move.
+        reads = await asyncio.gather(*(engine.executions.describe(id_) for _ in range(8)), return_exceptions=True)
+        assert {getattr(error, "code", error) for error in reads} == {"storage_replaced"}
+        assert not store.path.exists()
+    store.path.with_name("elsewhere.db").rename(store.path)
+    async with opened(store) as engine:
+        assert (await engine.executions.describe(id_)).id == id_
+
+
 async def test_read_after_the_fault_returns_no_stale_content(store: SqliteTestStore, fault: Fault) -> None:
     async with opened(store) as engine:
         id_ = await submitted(engine)

@@ -32,6 +32,11 @@ PLANTED_IN_FILES = (
         Edit(f"{SQLITE}/checkpoint.py", "may_clean_up=has_lock and self._file.is_intact()", "may_clean_up=True"),
     ),
     PlantedFault(
+        "reader creates an empty file next to the log of a moved store",
+        f"{REPLACED}::test_new_readers_after_a_move_leave_the_log_for_the_file_that_is_moved_back",
+        Edit(f"{SQLITE}/store_file.py", 'else "mode=ro"', 'else "mode=rwc"'),
+    ),
+    PlantedFault(
         "reader returns content of a replaced file",
         f"{REPLACED}::test_read_after_the_fault_returns_no_stale_content[replace]",
         Edit(f"{SQLITE}/store.py", "            self._file.check()\n", "            pass\n"),

@@ -23,17 +23,22 @@ _NETWORK = (
 _PROGRESS_STEPS = 100_000
 
 
-def connect(path: str, *, durable: bool, timeout_s: float, read_only: bool = False) -> WriterConnection:
-    """Open a connection in manual transaction mode. Automatic checkpoints are off; see `checkpoint.py`."""
-    wait_s = min(timeout_s, _MAX_WAIT_S)
+def connect(path: str, *, durable: bool, timeout_s: float) -> WriterConnection:
+    """Open a connection of the writer in manual transaction mode. Automatic checkpoints are off; see `checkpoint.py`.
+
+    The file must exist. If SQLite created an empty file next to the log of a moved store, it would delete that log.
+    """
     connection = sqlite3.connect(
-        path, timeout=wait_s, isolation_level=None, check_same_thread=False, factory=WriterConnection
+        path if path == MEMORY else f"{Path(path).as_uri()}?mode=rw",
+        uri=True,
+        timeout=min(timeout_s, _MAX_WAIT_S),
+        isolation_level=None,
+        check_same_thread=False,
+        factory=WriterConnection,
     )
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-    if read_only:
-        connection.execute("PRAGMA query_only = ON")
     return connection
 
 

@@ -17,12 +17,7 @@ from typing import Any
 from flowfabric.backends.sqlite.backup import restore_backup, write_backup
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
 from flowfabric.backends.sqlite.clock import StoreClock, TestClock
-from flowfabric.backends.sqlite.connection import (
-    MEMORY,
-    check_environment,
-    connect,
-    limit_statements,
-)
+from flowfabric.backends.sqlite.connection import MEMORY, check_environment, connect, limit_statements
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.integrity import find_damage
 from flowfabric.backends.sqlite.notify import SqliteNotifier
@@ -41,21 +36,20 @@ from flowfabric.store.statements import Dialect, load_statements
 from flowfabric.store.transaction import Transaction
 from flowfabric.store.user_connections import UserCodeError
 
-_SYNCHRONOUS = ("off", "normal", "full", "extra")
 
-
-def read_store_info(connection: sqlite3.Connection, path: str, dialect: Dialect, now: datetime) -> StoreInfo:
+def read_store_info(
+    connection: sqlite3.Connection, path: str, dialect: Dialect, now: datetime, *, durable: bool
+) -> StoreInfo:
     """Return the versions of SQLite and the schema, the durability settings, and whether others can read the file."""
     applied = connection.execute(dialect.translate(READ_APPLIED).text).fetchall()
     [mode] = connection.execute("PRAGMA journal_mode").fetchone()
-    [synchronous] = connection.execute("PRAGMA synchronous").fetchone()
     return StoreInfo(
         backend="sqlite",
         version=sqlite3.sqlite_version,
         schema_version=applied[-1]["version"],
         settings={
             "journal_mode": mode,
-            "synchronous": _SYNCHRONOUS[synchronous],
+            "synchronous": "full" if durable else "normal",
             "readable_by_others": "on" if can_others_read(path) else "off",
         },
         now=now,
@@ -232,7 +226,7 @@ class SqliteStore:
     def _read_info(self) -> StoreInfo:
         try:
             connection = self._reading_connection()
-            return read_store_info(connection, self._path, DIALECT, self._clock.read(connection))
+            return read_store_info(connection, self._path, DIALECT, self._clock.read(connection), durable=self._durable)
         except sqlite3.Error as error:
             raise translate(error) from error
         finally:
@@ -240,9 +234,7 @@ class SqliteStore:
 
     def _reading_connection(self) -> sqlite3.Connection:
         if not hasattr(self._per_thread, "connection"):
-            self._per_thread.connection = connect(
-                self._path, durable=self._durable, timeout_s=self._timeout_s, read_only=True
-            )
+            self._per_thread.connection = connect_read_only(self._path)
             self._read_connections.append(self._per_thread.connection)
         connection: sqlite3.Connection = self._per_thread.connection
         return connection

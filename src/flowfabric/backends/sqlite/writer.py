@@ -209,8 +209,9 @@ class Writer:
 
     def _reopen(self, open_connection: Callable[[], WriterConnection]) -> None:
         try:
+            self._check_file()  # A connection to a file that replaced this one must not be closed as its last one.
             self._connection = open_connection()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, Unavailable) as error:
             _log.warning("Writer lost its connection, and retries to open one with the next call: %s", error)
             return
         self._data_version = None
