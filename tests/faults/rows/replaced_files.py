@@ -205,9 +205,15 @@ async def _judge(store: Store, fault: Fault, done: float, tally: Tally) -> None:
 
 
 async def _judge_moved_back(store: Store, tally: Tally) -> None:
-    """Move the file back to its log. Then nothing at all may be missing."""
+    """Move the file back to its log. Then nothing that it acknowledged may be missing.
+
+    If the log was empty because of a checkpoint, a process has created a new store at the path after the fault.
+    """
+    acknowledged = {id_ for ledger in ("old", "older", "new") for id_ in store.acknowledged(ledger)}
+    expected = acknowledged - (_stored_ids(store.path) if store.path.exists() else set())
+    for suffix in SUFFIXES if store.path.exists() else ():
+        store.file(suffix).unlink(missing_ok=True)
     (store.folder / "moved.db").rename(store.path)
-    expected = {id_ for ledger in ("old", "older", "new") for id_ in store.acknowledged(ledger)}
     try:
         async with connect(str(store.path), durable=False) as engine:
             problems = await engine.find_damage()
