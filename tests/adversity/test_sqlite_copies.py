@@ -207,6 +207,26 @@ async def connect_in_another_process(store: SqliteTestStore) -> None:
         raise Unavailable(output.decode(), "another process got this error")
 
 
+@pytest.mark.parametrize("suffixes", [("-wal",), ("-wal", "-shm")])
+async def test_store_without_the_log_of_an_unfinished_checkpoint_is_always_refused(
+    store: SqliteTestStore, suffixes: tuple[str, ...]
+) -> None:
+    async with opened(store) as engine:
+        await fill(engine)
+        with closing(sqlite3.connect(store.path)) as reader, closing(sqlite3.connect(store.path)) as other_process:
+            reader.execute("BEGIN")
+            reader.execute("SELECT COUNT(*) FROM ff_execution").fetchone()
+            await fill(engine, 400)
+            other_process.execute("PRAGMA wal_checkpoint").fetchone()
+            for suffix in suffixes:
+                next_to(store, suffix).unlink()
+    for _ in range(2):
+        with pytest.raises(Unavailable) as refused:
+            async with opened(store):
+                raise AssertionError("a damaged store was accepted")
+        assert refused.value.code == "storage_damaged"
+
+
 async def test_backup_of_a_store_in_use_is_complete_and_sound(store: SqliteTestStore, tmp_path: Path) -> None:
     target = other(store)
     async with opened(store) as engine:

@@ -42,6 +42,12 @@ PLANTED_IN_FILES = (
         Edit(f"{SQLITE}/store.py", "            self._file.check()\n", "            pass\n"),
     ),
     PlantedFault(
+        "file that needs a deleted log is accepted",
+        f"{COPIES}::test_store_without_the_log_of_an_unfinished_checkpoint_is_always_refused",
+        Edit(f"{SQLITE}/log_check.py", "return pages * (", "return False and pages * ("),
+        Edit(f"{SQLITE}/opening.py", "        _check_alone(path)\n", "        pass\n"),
+    ),
+    PlantedFault(
         "connection to a former file is joined",
         f"{REPLACED}::test_connection_that_was_opened_before_the_replacement_is_not_joined",
         Edit(f"{SQLITE}/user_connections.py", "        _check_identity(cursor, file)\n", ""),

@@ -18,12 +18,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from flowfabric.backends.sqlite.store_file import LOG_SUFFIX, connect_read_only
+from flowfabric.backends.sqlite.store_file import INDEX_SUFFIX, LOG_SUFFIX, connect_read_only
 from flowfabric.core.errors import Unavailable
 
 _TRIES = 3
 _PAUSE_S = 0.02
 _HEADER_BYTES = 32
+_DATABASE_HEADER_BYTES = 100
 _FRAME_HEADER_BYTES = 24
 _MAGIC = (0x377F0682, 0x377F0683)
 _LEAF = 0x0D
@@ -47,6 +48,23 @@ def has_log(path: str) -> bool:
         return Path(path + LOG_SUFFIX).stat().st_size > _HEADER_BYTES
     except OSError:
         return False
+
+
+def has_lost_log(path: str) -> bool:
+    """Return whether a database without content in its log has lost that log.
+
+    After a normal close, neither the log nor its index exists. A finished checkpoint cuts the file to the size in its
+    header, so a longer file needs the rest of a log.
+    """
+    database = Path(path)
+    if Path(path + INDEX_SUFFIX).exists() and not Path(path + LOG_SUFFIX).exists():
+        return True
+    with database.open("rb") as file:
+        header = file.read(_DATABASE_HEADER_BYTES)
+    if len(header) < _DATABASE_HEADER_BYTES:
+        return False  # The file is new and empty.
+    [page_size], [pages] = struct.unpack_from(">H", header, 16), struct.unpack_from(">I", header, 28)
+    return pages * (_LARGEST_PAGE if page_size == 1 else page_size) < database.stat().st_size
 
 
 def check_log(path: str) -> bool:

@@ -15,6 +15,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,16 +24,9 @@ from flowfabric.backends.sqlite.connection import MEMORY, connect, use_write_ahe
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.integrity import damaged_error, find_broken_pages, find_broken_rows
 from flowfabric.backends.sqlite.lending import WriterConnection
-from flowfabric.backends.sqlite.log_check import check_log, has_log, orphaned_log_error
+from flowfabric.backends.sqlite.log_check import check_log, has_log, has_lost_log, orphaned_log_error
 from flowfabric.backends.sqlite.migrate import migrate, read_file_identity, require_store
-from flowfabric.backends.sqlite.store_file import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    StoreFile,
-    connect_read_only,
-    create_file,
-    replaced_error,
-)
+from flowfabric.backends.sqlite.store_file import StoreFile, connect_read_only, create_file, replaced_error
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.file_permissions import warn_if_readable
 from flowfabric.store.statements import Dialect, Statement
@@ -139,9 +133,9 @@ def _require_store(path: str) -> None:
 
 
 def _open_locked(path: str, lock: FileLock, options: FileOptions) -> OpenFiles:
-    # After a normal close, neither of the two files exists.
-    lost_log = Path(path + INDEX_SUFFIX).exists() and not Path(path + LOG_SUFFIX).exists()
-    is_doubtful = (has_log(path) and not check_log(path)) or lost_log
+    is_doubtful = not check_log(path) if has_log(path) else has_lost_log(path)
+    if is_doubtful and not has_log(path):
+        _check_alone(path)
     before = os.stat(path)  # noqa: PTH116 - as in `StoreFile`
     file = StoreFile(path)
     connection = connect(path, durable=options.durable, timeout_s=options.timeout_s)
@@ -155,6 +149,17 @@ def _open_locked(path: str, lock: FileLock, options: FileOptions) -> OpenFiles:
             raise replaced_error(path) from error
         raise
     return OpenFiles(connection, file, lock)
+
+
+def _check_alone(path: str) -> None:
+    """Raise if the database is damaged without its log.
+
+    SQLite creates a new log when it opens the file, and then no later process can see that the former log was lost. So
+    this check comes first.
+    """
+    with closing(connect_read_only(path, without_log=True)) as connection:
+        if problems := find_broken_pages(connection):
+            raise damaged_error(path, problems)
 
 
 def _is_same_file(path: str, before: os.stat_result) -> bool:
