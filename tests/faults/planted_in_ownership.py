@@ -30,7 +30,7 @@ PLANTED_IN_OWNERSHIP = (
     PlantedFault(
         "a repeated suspend is not recognized by its id (model)",
         MODEL,
-        Edit("store/sql/wait.sql", "    AND s.id IN :ids\n", "    AND s.id IN :ids\n    AND FALSE\n"),
+        Edit("store/sql/wait.sql", "    AND s.id = named.id\n", "    AND s.id = named.id\n    AND FALSE\n"),
     ),
     PlantedFault(
         "a run writes after the clock of its worker has ended its lease",
