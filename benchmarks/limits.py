@@ -72,7 +72,7 @@ def pgbench_script(schema: str, route: str, size: int) -> str:
     statements = load_statements(Dialect(f'"{schema}".', numbered=True), "flowfabric.backends.postgres")
     fill = {name: text.format(size=size, route=route) for name, text in _ARRAYS.items()}
     claim = _inline(statements["claim_waiting"], fill)
-    head, _, _ = claim.rpartition("SELECT\n    seen.waiting")
+    head, _, _ = claim.rpartition("SELECT\n    seen.all_locked")
     taken = {"execution_id": ":ids", "epoch": ":epochs", "lease_id": ":leases"}
     complete = _inline(statements["complete_if_owned"], fill | taken)
     return f"{_inline(statements['insert_executions'], fill)};\n{head}{_CLAIMED} \\gset\n{complete};\n"

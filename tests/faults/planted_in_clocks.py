@@ -11,12 +11,12 @@ PLANTED_IN_CLOCKS = (
     PlantedFault(
         "time stops while the wall clock is behind",
         f"{JUMPS}::test_sleep_of_one_second_ends_within_three_seconds_after_the_clock_went_back[sqlite]",
-        Edit(CLOCK, "to_datetime(boot_us + self._offset_us)", "to_datetime(max(wall_us, newest_us))"),
+        Edit(CLOCK, "to_datetime(boot_us + offset)", "to_datetime(max(wall_us, newest_us))"),
     ),
     PlantedFault(
         "time of a file goes back",
         f"{JUMPS}::test_stored_times_never_go_back[sqlite]",
-        Edit(CLOCK, "to_datetime(boot_us + self._offset_us)", "to_datetime(wall_us)"),
+        Edit(CLOCK, "to_datetime(boot_us + offset)", "to_datetime(wall_us)"),
     ),
     PlantedFault(
         "processes do not share their time",

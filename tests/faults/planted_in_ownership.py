@@ -9,11 +9,9 @@ ONE_RUN = "../end_to_end/worker/test_one_run_per_lease.py"
 MODEL = "../model/test_model.py::test_both_stores_and_the_model_agree_on_random_histories[OwnershipMachine]"
 FORGET_STARTED = (
     Edit(LEASES, "if held is None or lease_id in self._started:", "if held is None:"),
-    Edit(LEASES, "(started if id_ in self._started or id_ in self._ended else new)", "(new)"),
+    Edit(LEASES, "(started if id_ in self._started else new)", "(new)"),
     Edit(
-        LEASES,
-        "return not (lease_id in self._held or lease_id in self._started or lease_id in self._ended)",
-        "return lease_id not in self._held",
+        LEASES, "return not (lease_id in self._held or lease_id in self._started)", "return lease_id not in self._held"
     ),
 )
 
@@ -32,7 +30,7 @@ PLANTED_IN_OWNERSHIP = (
     PlantedFault(
         "a repeated suspend is not recognized by its id (model)",
         MODEL,
-        Edit("store/sql/wait.sql", "    AND s.id IN :ids\n", "    AND s.id IN :ids\n    AND FALSE\n"),
+        Edit("store/sql/wait.sql", "    AND s.id = named.id\n", "    AND s.id = named.id\n    AND FALSE\n"),
     ),
     PlantedFault(
         "a run writes after the clock of its worker has ended its lease",

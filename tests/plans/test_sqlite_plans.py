@@ -30,7 +30,7 @@ LARGE = {
 }  # fmt: skip
 BY_ID = (
     "renew_if_owned", "renew_noted_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned",
-    "take_waiting", "save_execution", "get_executions", "lock_executions", "lock_free_executions",
+    "take_waiting", "save_execution", "get_executions", "lock_executions", "lock_free_executions", "look", "glances",
 )  # fmt: skip
 DUE = {
     "lease_expiry": "lease_check (lease_check_at<?)",

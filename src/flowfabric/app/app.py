@@ -74,8 +74,8 @@ class App:
         arguments: Literal["hold", "warn", "off"] = "hold",
         options: StoreOptions | None = None,
     ) -> None:
-        self._store = None if store is None else validation.text(store, "store")
         self._folder = working_directory()
+        self._store = None if store is None else make_absolute(validation.text(store, "store"), self._folder)
         self.namespace = validation.name(namespace, "namespace")
         self.url = None if url is None else signals.validate_base_url(url)
         self.imports = () if imports == () else validation.names(imports, "imports")
@@ -91,7 +91,7 @@ class App:
     @property
     def store(self) -> str:
         """The address of the store. A relative path refers to the working directory in which the app was created."""
-        return resolve_store(self._store, self._folder)
+        return self._store or resolve_store(None, self._folder)
 
     @overload
     def task(self, fn: Async[P, R], /) -> Task[P, R]: ...

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
@@ -89,7 +90,6 @@ class CallTracker:
         self.journal = Journal()
         self.made_calls: list[DurableCall[Any]] = []
         self.unrecorded_failures = UnrecordedFailures()
-        self.signals = ConsumedSignals()
         self.is_live = False
         self._has_records = False
         self.cancel_delivered = False
@@ -97,6 +97,11 @@ class CallTracker:
         self._unwinds: dict[Branch | None, int] = {}
         self._has_warned_records = False
         self._has_warned_swallowed = False
+
+    @cached_property
+    def signals(self) -> ConsumedSignals:
+        """The signals that the waits of the execution have used. Most executions use none."""
+        return ConsumedSignals()
 
     @property
     def is_replaying(self) -> bool:

@@ -58,10 +58,16 @@ class WaitStore(AggregateStore):
 
         With `minting`, the key ring is share-locked, and has the value None without an active key.
         """
-        ids, keys = [name.execution_id for name in names], [name.key for name in names if name.key is not None]
+        ids = [name.execution_id for name in names]
+        named = {
+            "execution_ids": ids,
+            "ids": [name.id for name in names],
+            "pairs": [f"{name.execution_id}{name.id}" for name in names],
+            "keys": [name.key for name in names if name.key is not None],
+        }
         waitpoints, suspensions, key_ring = await self._session.fetch_all(
             ("open_waitpoints", {"execution_ids": ids}),
-            ("suspensions_named", {"execution_ids": ids, "ids": [name.id for name in names], "keys": keys}),
+            ("suspensions_named", named),
             (READ_AND_SHARE_RING if minting else READ_RING, {}),
         )
         return (

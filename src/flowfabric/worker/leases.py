@@ -28,7 +28,7 @@ import logging
 import random
 import threading
 import time
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -63,8 +63,9 @@ class LeaseTable:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[UUID, _Held] = {}
+        # The leases that must not start again, and those of them that have ended, in the order of their ends.
         self._started: set[UUID] = set()
-        self._ended: OrderedDict[UUID, None] = OrderedDict()
+        self._ended: deque[UUID] = deque()
 
     def lease_ids(self) -> set[UUID]:
         """Return the ids of the held leases."""
@@ -99,23 +100,26 @@ class LeaseTable:
         with self._lock:
             for lease in leases:
                 id_ = lease.fence.lease_id
-                (started if id_ in self._started or id_ in self._ended else new).append(lease)
+                (started if id_ in self._started else new).append(lease)
         return new, started
 
     def is_held(self, lease_id: UUID) -> bool:
-        """Return True if the worker holds the lease, and it is locked or its TTL has not passed."""
-        with self._lock:
-            held = self._held.get(lease_id)
-            return held is not None and (held.locks > 0 or self._clock() < held.extended_at + held.ttl_s)
+        """Return True if the worker holds the lease, and it is locked or its TTL has not passed.
+
+        Every durable call asks this, so it takes no lock. It reads `locks` before `extended_at`; see `lock_ended`.
+        """
+        held = self._held.get(lease_id)
+        return held is not None and (held.locks > 0 or self._clock() < held.extended_at + held.ttl_s)
 
     def confirm_end(self, lease_id: UUID) -> None:
         """Remove a lease whose end the store has confirmed."""
         with self._lock:
-            self._held.pop(lease_id, None)
-            self._started.discard(lease_id)
-            self._ended[lease_id] = None
+            held = self._held.pop(lease_id, None)
+            if held is None or not held.is_started:
+                self._started.add(lease_id)
+            self._ended.append(lease_id)
             if len(self._ended) > _MAX_ENDED:
-                self._ended.popitem(last=False)
+                self._started.discard(self._ended.popleft())
 
     def remove(self, lease_id: UUID) -> bool:
         """Remove a lease. Return False if it was not in the table."""
@@ -161,8 +165,9 @@ class LeaseTable:
         """Note that such a transaction has ended. If it has committed, it extended the lease at `extended_at`."""
         with self._lock:
             if (held := self._held.get(lease_id)) is not None and held.locks:
-                held.locks -= 1
+                # In this order, because `is_held` reads both without the lock.
                 held.extended_at = max(held.extended_at, extended_at or held.extended_at)
+                held.locks -= 1
 
     def next_loss_in(self, limit_s: float) -> float:
         """Return the seconds until the first lease is lost, at most `limit_s`."""
@@ -178,7 +183,7 @@ class LeaseTable:
         return min([limit_s, *(due for due in dues if due > 0)])
 
     def _is_new(self, lease_id: UUID) -> bool:
-        return not (lease_id in self._held or lease_id in self._started or lease_id in self._ended)
+        return not (lease_id in self._held or lease_id in self._started)
 
     def _take(self, matches: Callable[[_Held], bool]) -> list[Fence]:
         with self._lock:

@@ -136,7 +136,7 @@ def test_ended_lease_is_remembered_for_a_while(lease_table: LeaseTable, clock: C
 def test_memory_of_ended_leases_is_bounded(lease_table: LeaseTable, clock: Clock) -> None:
     for _ in range(_MAX_ENDED + 10):
         lease_table.confirm_end(_id(_add_started_lease(lease_table, clock)))
-    assert (len(lease_table._held), len(lease_table._started), len(lease_table._ended)) == (0, 0, _MAX_ENDED)
+    assert (len(lease_table._held), len(lease_table._started), len(lease_table._ended)) == (0, _MAX_ENDED, _MAX_ENDED)
 
 
 def test_lease_is_held_for_its_ttl_after_the_last_acknowledged_renewal(lease_table: LeaseTable, clock: Clock) -> None:

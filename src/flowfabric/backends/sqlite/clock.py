@@ -82,10 +82,15 @@ class StoreClock:
         # does no harm. In the other order it would be too large, and the store's time would stay ahead.
         wall_us = time.time_ns() // 1000
         boot_us = _time_since_boot_us()
+        offset = max(newest_us, wall_us) - boot_us
+        if offset_us is not None and offset_us > offset:
+            offset = offset_us
         with self._lock:
-            offsets = (self._offset_us, offset_us, newest_us - boot_us, wall_us - boot_us)
-            self._offset_us = max(offset for offset in offsets if offset is not None)
-            now: datetime = to_datetime(boot_us + self._offset_us)
+            if self._offset_us is None or self._offset_us < offset:
+                self._offset_us = offset
+            else:
+                offset = self._offset_us
+        now: datetime = to_datetime(boot_us + offset)
         return now
 
 

@@ -118,6 +118,8 @@ def binding_parts(binding: Bound) -> tuple[str | None, ...]:
 
 def parse_skipped(value: object, after: int | None = None) -> tuple[int, ...]:
     """Return the sequence numbers of skipped signals. With `after`, none may be larger."""
+    if isinstance(value, (tuple, list)) and not value:
+        return ()
     maximum = validation.MAX_INTEGER if after is None else after
     return tuple(
         validation.integer(seq, "sequence number of a skipped signal", 1, maximum)

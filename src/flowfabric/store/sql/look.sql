@@ -1,4 +1,5 @@
--- Reads for several callers in one statement. Every row names the execution it is for.
+-- Reads for several callers in one statement. Every row names the execution it is for. `namespace || ''` makes SQLite,
+-- which has no statistics, use the index on the id. Otherwise it would read all executions of the namespace.
 
 -- name: look
 -- Four kinds of rows in the columns of a signal: signals, outcomes of children, overridden waits, and the time.
@@ -57,7 +58,7 @@ SELECT
 FROM mine
 JOIN ff.execution AS e
     ON e.id IN :children
-    AND e.namespace = :namespace
+    AND e.namespace || '' = :namespace
     AND e.ended_at IS NOT NULL
 LEFT JOIN ff.attempt AS a
     ON a.execution_id = e.id
@@ -108,7 +109,7 @@ LEFT JOIN ff.attempt AS a
     AND a.attempt_index = e.attempt_index
     AND e.ended_at IS NOT NULL
 WHERE e.id IN :ids
-    AND e.namespace = :namespace
+    AND e.namespace || '' = :namespace
 
 -- name: inputs
 -- A member without upstreams has one empty row. One of another namespace has no row.

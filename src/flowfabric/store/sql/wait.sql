@@ -38,9 +38,12 @@ WHERE s.execution_id IN :execution_ids
 UNION ALL
 SELECT
 {suspension}
-FROM ff.suspension AS s
-WHERE s.execution_id IN :execution_ids
-    AND s.id IN :ids
+FROM (
+    {named}
+) AS named
+JOIN ff.suspension AS s
+    ON s.execution_id = named.execution_id
+    AND s.id = named.id
 
 -- name: open_suspension
 WITH item (

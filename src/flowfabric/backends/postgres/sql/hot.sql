@@ -86,6 +86,24 @@ open_route AS MATERIALIZED (
         )
 )
 
+-- The open routes along which an execution waits.
+-- fragment: routes_with_work
+work AS (
+    SELECT open_route.id AS route_id, open_route.kind, open_route.lane
+    FROM open_route
+    CROSS JOIN LATERAL (
+        SELECT e.id
+        FROM ff.execution AS e
+        WHERE e.route_id = open_route.id
+            AND e.state = 'waiting'
+            AND e.kind = open_route.kind
+            AND e.lane = open_route.lane
+            AND e.namespace || '' = :namespace
+        ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
+        LIMIT 1
+    ) AS first
+)
+
 -- fragment: leasing
 taken AS (
     UPDATE ff.execution AS e
@@ -131,11 +149,13 @@ noted AS (
     FROM taken
 )
 SELECT
-    seen.waiting AND e.id IS NULL AS all_locked, seen.era, seen.is_current,
+    seen.all_locked, seen.era, seen.is_current,
 {lease}
 FROM (
     SELECT
-        EXISTS (SELECT 1 FROM share) AS waiting,
+        NOT EXISTS (SELECT 1 FROM head)
+        AND EXISTS (SELECT 1 FROM share)
+        AND EXISTS (SELECT 1 FROM work) AS all_locked,
         (SELECT s.era FROM ff.store AS s) AS era,
         (SELECT {is_current} FROM ff.store AS s) AS is_current
 ) AS seen
@@ -147,8 +167,14 @@ WITH clock AS MATERIALIZED (
     SELECT COALESCE(:now, clock_timestamp()) AS now
 ),
 {open_routes},
--- How many of the best rows come from each route, so that no more rows are locked than are taken.
+{routes_with_work},
+-- How many of the best rows come from each route, so that no more rows are locked than are taken. With one open route,
+-- there is nothing to count.
 share AS MATERIALIZED (
+    SELECT open_route.id AS route_id, open_route.kind, open_route.lane, :limit::BIGINT AS number
+    FROM open_route
+    WHERE (SELECT COUNT(*) FROM open_route) = 1
+    UNION ALL
     SELECT best.route_id, best.kind, best.lane, COUNT(*) AS number
     FROM (
         SELECT found.route_id, open_route.kind, open_route.lane
@@ -164,6 +190,7 @@ share AS MATERIALIZED (
             ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
             LIMIT :limit
         ) AS found
+        WHERE (SELECT COUNT(*) FROM open_route) > 1
         ORDER BY found.priority DESC, found.fresh, found.created_at, found.id
         LIMIT :limit
     ) AS best
@@ -196,20 +223,10 @@ WITH clock AS MATERIALIZED (
     SELECT COALESCE(:now, clock_timestamp()) AS now
 ),
 {open_routes},
+{routes_with_work},
 share AS MATERIALIZED (
-    SELECT open_route.id AS route_id, open_route.kind, open_route.lane
-    FROM open_route
-    CROSS JOIN LATERAL (
-        SELECT e.id
-        FROM ff.execution AS e
-        WHERE e.route_id = open_route.id
-            AND e.state = 'waiting'
-            AND e.kind = open_route.kind
-            AND e.lane = open_route.lane
-            AND e.namespace || '' = :namespace
-        ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
-        LIMIT 1
-    ) AS first
+    SELECT work.route_id, work.kind, work.lane
+    FROM work
 ),
 head AS MATERIALIZED (
     SELECT

@@ -4,6 +4,11 @@
 SELECT wanted.key, wanted.place
 FROM unnest(CAST(:keys AS TEXT[]), CAST(:places AS BIGINT[])) AS wanted (key, place)
 
+-- Pairs of ids. Two lists would compare every execution with every suspension.
+-- fragment: named
+SELECT named.execution_id, named.id
+FROM unnest(CAST(:execution_ids AS UUID[]), CAST(:ids AS UUID[])) AS named (execution_id, id)
+
 -- fragment: time_of_look
 COALESCE(:now, clock_timestamp())
 
