@@ -18,7 +18,7 @@ usage: python3 dev.py <command> [arguments]
 
 Three markers decide which tests a command runs, and how:
 
-  alone   the test kills or freezes processes, or measures time; it runs after the others, one at a time
+  alone   the test measures time, or needs every core; it runs after the others, one at a time
   full    `faults` runs the test at full size (`--full`); a folder's conftest.py can mark the whole folder
   long    the test is too slow for `test`; it runs at full size only
 """

@@ -20,9 +20,7 @@ from tests.faults.storm import Crew, all_ended
 from tests.faults.worker import WAITPOINT
 from tests.stores import TestStore, opened
 
-pytestmark = pytest.mark.alone
-
-LEASE_S = 1.0
+LEASE_S = 1.5
 PATIENCE_S = 20.0
 
 

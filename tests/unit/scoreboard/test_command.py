@@ -31,12 +31,13 @@ class Children:
     """Children that return prepared counts. `started` lists what ran."""
 
     tally: Tally = field(default_factory=lambda: Tally(injected=20, executions=300, recoveries_s=[1.0, 1.0, 3.0]))
-    error: str | None = None
+    error: str = "interrupted"
+    fails_at_seed: int | None = None
     started: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     async def run(self, name: str, backend: Backend, faults: int, seed: int) -> run_log.Result:
         self.started.append((name, backend, faults, seed))
-        if self.error:
+        if seed == self.fails_at_seed:
             raise ChildFailed(self.error)
         return asdict(self.tally)
 
@@ -86,7 +87,7 @@ def test_row_below_its_minimum_fails_the_board(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.usefixtures("log")
 def test_crashed_suite_fails_the_board(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--row", "disks"], ROWS, Children(error="no server").run) == 1
+    assert main(["--row", "disks"], ROWS, Children(error="no server", fails_at_seed=1).run) == 1
     assert "FAILED lost disks, sqlite: no server" in capsys.readouterr().out
 
 
@@ -108,11 +109,10 @@ def test_options_choose_rows_sizes_and_seeds() -> None:
 
 
 @pytest.mark.usefixtures("log")
-def test_minutes_repeat_the_rows_with_further_seeds() -> None:
-    children = Children()
-    assert main(["--row", "disks", "--minutes", "0.001"], ROWS, children.run) == 0
-    seeds = [seed for _, _, _, seed in children.started]
-    assert len(seeds) > 1 and seeds == list(range(1, len(seeds) + 1))
+def test_minutes_repeat_the_rows_with_further_seeds_until_one_fails() -> None:
+    children = Children(fails_at_seed=3)
+    assert main(["--row", "disks", "--minutes", "60"], ROWS, children.run) == 1
+    assert [seed for _, _, _, seed in children.started] == [1, 2, 3]
 
 
 def test_resume_runs_only_what_has_no_result_at_this_commit(log: Path, commit: Callable[[str], None]) -> None:
@@ -162,7 +162,7 @@ def test_resume_keeps_a_violation_of_this_commit(commit: Callable[[str], None]) 
 
 @pytest.mark.usefixtures("log")
 def test_resume_repeats_a_suite_that_crashed() -> None:
-    assert main(["--row", "disks"], ROWS, Children(error="interrupted").run) == 1
+    assert main(["--row", "disks"], ROWS, Children(fails_at_seed=1).run) == 1
     assert main(["--row", "disks", "--resume"], ROWS, Children().run) == 0
 
 
