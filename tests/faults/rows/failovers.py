@@ -32,7 +32,7 @@ WORKER = "worker-1"
 
 @dataclass
 class Failovers:
-    """What a run of several failovers counted."""
+    """The counts of several failovers."""
 
     tally: Tally = field(default_factory=Tally)
     acknowledged_before: int = 0
@@ -40,7 +40,7 @@ class Failovers:
 
 
 async def run_failovers(rounds: int) -> Failovers:
-    """Fail over `rounds` times under one engine, and return what was counted."""
+    """Fail over `rounds` times under one engine, and return the counts."""
     report = Failovers()
     async with replicated() as cluster:
         store = PostgresTestStore(cluster.dsn)
@@ -137,7 +137,7 @@ class _Round:
         await self.engine.leases.complete(lease.fence)
 
     async def _claim_again(self, early: Lease) -> None:
-        """Claim what was claimed in the lost part. The number for other systems must be higher than before."""
+        """Repeat the claim of the lost part. The number for other systems must be higher than before."""
         for late in await self._claim("shared"):
             if late.execution_id == early.execution_id and late.ordered_epoch <= early.ordered_epoch:
                 self.tally.wrong.append(f"fence {late.ordered_epoch} was given out after {early.ordered_epoch}")

@@ -34,7 +34,7 @@ REASONS = {"lease_expired", "stale_lease", "execution_not_active"}
 
 @dataclass
 class FreezeReport:
-    """What frozen workers tried after they lost their leases."""
+    """The writes that frozen workers tried after they lost their leases."""
 
     zombies: int
     findings: Findings

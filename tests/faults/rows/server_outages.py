@@ -49,7 +49,7 @@ class OutageReport:
 async def stop_server(
     server: PostgresServer, folder: Path, forks: ForkServer, *, rounds: int, chance: random.Random
 ) -> OutageReport:
-    """Terminate backends, and stop and crash the server, in each round. Workers and a client run meanwhile."""
+    """Terminate backends, and stop and crash the server, in each round. Workers and a client continue to run."""
     run, store = Run(folder), PostgresTestStore(server.dsn)
     async with opened(store) as engine, engine.reconcilers.run_in_background():
         crew = Crew(forks, run, store, chance)

@@ -55,7 +55,7 @@ class RowRun:
     took_s: float = 0.0
 
     async def run(self, seed: int, log: RunLog) -> None:
-        """Run the suite in a new process, or take its result from the log, and add what it counted."""
+        """Run the suite in a new process, or take its result from the log, and add its counts."""
         began, key = time.monotonic(), RunKey(self.row.name, self.backend, self.faults, seed)
         try:
             child = partial(self.run_child, self.row.name, self.backend, self.faults, seed)

@@ -1,4 +1,4 @@
-"""Run one suite or measurement in a process of its own, and return what it printed.
+"""Run one suite or measurement in its own process, and return its counts.
 
 usage: python -m tests.faults.scoreboard.child NAME BACKEND FAULTS SEED
 """

@@ -19,7 +19,7 @@ DIRTY = "-dirty"
 
 @dataclass(frozen=True)
 class Heading:
-    """What was measured, when and where. `commit` and `date` list all commits and dates of a resumed board."""
+    """The origin of a board. `commit` and `date` list all commits and dates of a resumed board."""
 
     commit: str
     machine: str
@@ -42,7 +42,7 @@ def current_commit() -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the main table: a fault on one backend, and what was counted."""
+    """One line of the main table: a fault on one backend, and its counts."""
 
     name: str
     fault: str
@@ -62,7 +62,7 @@ class Line:
 
     @classmethod
     def of(cls, row: Row, backend: Backend, tally: Tally, minimum: int) -> Line:
-        """Return the line of what a suite counted."""
+        """Return the line for the counts of a suite."""
         return cls(
             row.name,
             row.fault,

@@ -24,7 +24,7 @@ Run = Callable[[], Awaitable[Result]]
 
 @dataclass(frozen=True)
 class RunKey:
-    """What was run: a suite or a measurement with its size and seed, or a planted fault."""
+    """The name of a suite or a measurement, with its size and seed, or the name of a planted fault."""
 
     name: str
     backend: str = ""
