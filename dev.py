@@ -9,7 +9,7 @@ usage: python3 dev.py <command> [arguments]
   faults  run the fault tests at full size: kills, freezes, outages, planted faults; arguments go to pytest
           --short runs only what `test` leaves out, and one in eight of the planted faults
           --scoreboard injects every fault in large numbers and writes docs/reliability.md; it takes up to an hour,
-          and accepts --row NAME, --seed N, --minutes N and --short
+          and accepts --row NAME, --seed N, --minutes N, --short and --resume, which continues an interrupted run
   check   lint, formatting, types and import rules
   bench   run the benchmarks; arguments go to benchmarks/run.py, --peers first installs other systems to compare
           --publish writes the results into the README and docs/
@@ -18,7 +18,7 @@ usage: python3 dev.py <command> [arguments]
 
 Three markers decide which tests a command runs, and how:
 
-  alone   the test kills or freezes processes, or measures time; it runs after the others, one at a time
+  alone   the test measures time, or needs every core; it runs after the others, one at a time
   full    `faults` runs the test at full size (`--full`); a folder's conftest.py can mark the whole folder
   long    the test is too slow for `test`; it runs at full size only
 """

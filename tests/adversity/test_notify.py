@@ -32,8 +32,6 @@ from tests.scenarios import leased, submitted
 from tests.sizes import Size
 from tests.stores import PostgresSchemas, PostgresTestStore, SqliteTestStore, TestStore, opened
 
-pytestmark = pytest.mark.alone
-
 IN_TIME_S = 5.0
 
 
@@ -58,6 +56,7 @@ async def listening(engine: Engine) -> None:
     await until(lambda: engine._context.wakeups.is_alive)
 
 
+@pytest.mark.alone
 async def test_submit_in_another_process_wakes_a_waiting_worker(store: TestStore) -> None:
     async with opened(store) as worker, opened(store) as client:
         with worker.leases.watch(["default"]) as work:
@@ -177,6 +176,7 @@ async def test_work_starts_with_wake_ups_switched_off(store: TestStore) -> None:
             assert names == ["ready", "acquired", "completed"]
 
 
+@pytest.mark.alone
 async def test_due_time_set_by_another_process_wakes_the_duties(store: TestStore) -> None:
     async with opened(store) as worker, opened(store) as client, worker.reconcilers.run_in_background():
         await listening(worker)
@@ -209,6 +209,7 @@ async def test_killed_listener_reconnects_and_polls_for_missed_work(postgres_sto
             assert status.last_proved_s is not None and status.last_proved_s < IN_TIME_S
 
 
+@pytest.mark.alone
 async def test_silent_listener_connection_is_detected_and_replaced(
     spare: PostgresTestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,7 @@ async def frozen_listeners(store: PostgresTestStore) -> AsyncIterator[None]:
             os.kill(row["pid"], signal.SIGCONT)
 
 
+@pytest.mark.alone
 async def test_sqlite_file_is_polled_at_most_every_20_ms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
@@ -297,6 +299,7 @@ async def test_duties_poll_for_work_for_idle_workers(store: TestStore, monkeypat
             assert await work.wait("10s")
 
 
+@pytest.mark.alone
 @pytest.mark.full
 async def test_sixteen_idle_workers_cost_little_and_start_work_immediately(
     postgres_store: PostgresTestStore, size: Size
@@ -317,6 +320,7 @@ async def test_sixteen_idle_workers_cost_little_and_start_work_immediately(
             assert statistics.median(latencies) < 100, latencies
 
 
+@pytest.mark.alone
 async def test_short_leases_of_a_dead_process_expire_in_other_processes(store: TestStore) -> None:
     """A claim with a short lease notifies other processes, so even a sleeping process notices the expiry in time."""
     async with opened(store) as other, other.reconcilers.run_in_background():
@@ -329,6 +333,7 @@ async def test_short_leases_of_a_dead_process_expire_in_other_processes(store: T
         assert time.perf_counter() - began < 2.0
 
 
+@pytest.mark.alone
 async def test_process_with_short_leases_finds_unannounced_short_leases(store: TestStore) -> None:
     """The process that claims may die before it notifies the other processes."""
     async with opened(store) as other, other.reconcilers.run_in_background():

@@ -30,7 +30,7 @@ from tests.scenarios import leased, submitted
 from tests.sizes import Size
 from tests.stores import PostgresTestStore, TestStore, opened
 
-pytestmark = [pytest.mark.alone, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 UNREADABLE = '{"no such field": 1}'
 FROZEN_S = 1.2

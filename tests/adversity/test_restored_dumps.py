@@ -19,8 +19,6 @@ from tests.postgres_server import PostgresServer
 from tests.scenarios import leased
 from tests.stores import PostgresTestStore, opened
 
-pytestmark = pytest.mark.alone
-
 COLUMNS = (
     ("event", "transaction_id"), ("execution", "event_xid"), ("subscriber", "transaction_id"), ("store", "known_xid"),
 )  # fmt: skip

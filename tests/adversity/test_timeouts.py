@@ -19,8 +19,6 @@ from tests.concurrency.soundness import assert_sound
 from tests.scenarios import leased, submitted
 from tests.stores import PostgresTestStore, SqliteTestStore, TestStore, opened, snapshot
 
-pytestmark = pytest.mark.alone
-
 ENDLESS = {
     "sqlite": "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",
     "postgres": "SELECT pg_sleep(3600)",

@@ -31,8 +31,6 @@ from tests.postgres_server import PostgresServer
 from tests.scenarios import leased, submitted, suspended
 from tests.stores import PostgresTestStore, TestStore, opened
 
-pytestmark = pytest.mark.alone
-
 MAX_LATENESS = timedelta(milliseconds=100)
 UNREADABLE = '{"no such field": 1}'
 
@@ -137,6 +135,7 @@ TIMERS: dict[str, tuple[TimerSetter, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.alone
 async def test_every_timer_fires_on_time_and_never_early(store: TestStore) -> None:
     late = {}
     timers = TIMERS | {
@@ -150,6 +149,7 @@ async def test_every_timer_fires_on_time_and_never_early(store: TestStore) -> No
     assert {timer: by for timer, by in late.items() if by >= MAX_LATENESS} == {}
 
 
+@pytest.mark.alone
 async def test_lost_lease_is_detected_on_time_and_never_early(store: TestStore) -> None:
     async with opened(store) as engine, engine.reconcilers.run_in_background():
         late = await measure_lateness(
@@ -166,6 +166,7 @@ async def test_timers_fire_in_order_of_their_due_time(store: TestStore) -> None:
     assert times[1] <= times[2] <= times[0]
 
 
+@pytest.mark.alone
 async def test_bad_row_is_logged_and_does_not_delay_later_timers(
     store: TestStore, caplog: pytest.LogCaptureFixture
 ) -> None:

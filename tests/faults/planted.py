@@ -379,7 +379,8 @@ def _copied(edits: Sequence[Edit]) -> Iterator[Path]:
 
 def _try(tests: Sequence[str], source: Path, longest_s: float) -> Verdict:
     named = [f"tests/faults/{test}" for test in tests]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *named]
+    # With `--sample`, tests marked `long` run too, but not at full size.
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--sample", "-p", "no:cacheprovider", *named]
     began = time.monotonic()
     environment = os.environ | {"PYTHONPATH": str(source)}
     try:

@@ -67,10 +67,12 @@ class Crew:
     def kill_for(self, seconds: float, pause_s: float, least: int = 0) -> None:
         """Kill random workers for the given time, mostly inside a transaction.
 
-        If fewer than `least` were killed, continue for up to three times as long.
+        If fewer than `least` were killed, continue for up to three times as long. On a busy machine, a short time is
+        not enough to start a process.
         """
         flags, chance, began = self.run.flags(), self.chance, time.monotonic()
-        while time.monotonic() < began + (seconds if len(self.kills) >= least else 3 * seconds):
+        most_s = max(3 * seconds, PATIENCE_S)
+        while time.monotonic() < began + (seconds if len(self.kills) >= least else most_s):
             time.sleep(chance.expovariate(1 / pause_s))
             slot = self._aim(flags, chance) if chance.random() < AIMED else chance.choice(list(self.pids))
             pid = self.pids[slot]

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import pytest
-
 from flowfabric.engine import Engine, Graph
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.random_graphs import draw_members
@@ -23,8 +21,6 @@ from tests.faults.store_dump import Camera, camera_on
 from tests.faults.storm import PATIENCE_S, POLICY, UNFINISHED, Crew, all_ended, killed_inside, retry_until_available
 from tests.sizes import Size
 from tests.stores import TestStore, opened
-
-pytestmark = pytest.mark.alone
 
 WORKERS = 4
 PAUSE_S = 0.1

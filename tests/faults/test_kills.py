@@ -16,7 +16,8 @@ from tests.faults.storm import LEASE_S, PATIENCE_S, killed_inside, spread
 from tests.sizes import Size
 from tests.stores import TestStore
 
-pytestmark = pytest.mark.alone
+# The row `workers killed` is the short form.
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 
 async def test_workers_killed_at_random_lose_nothing_and_double_nothing(

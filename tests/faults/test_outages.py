@@ -20,8 +20,6 @@ from tests.postgres_server import PostgresServer, postgres_server
 from tests.sizes import Size
 from tests.stores import PostgresTestStore, opened
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def own_postgres() -> Iterator[PostgresServer]:
@@ -30,6 +28,8 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.alone
+@pytest.mark.long  # The row `server stopped or crashed` is the short form.
 async def test_engines_recover_after_outages(
     own_postgres: PostgresServer, tmp_path: Path, forks: ForkServer, scoreboard: Callable[[str], None], size: Size
 ) -> None:

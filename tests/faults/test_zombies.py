@@ -16,7 +16,8 @@ from tests.faults.rows.frozen_workers import REASONS, freeze_workers
 from tests.sizes import Size
 from tests.stores import TestStore
 
-pytestmark = pytest.mark.alone
+# The row `workers frozen` is the short form.
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 
 async def test_zombies_change_nothing(

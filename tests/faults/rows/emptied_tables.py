@@ -12,13 +12,14 @@ import time
 from dataclasses import dataclass
 from uuid import UUID
 
-from flowfabric.engine import Engine, FlowFabricError
-from tests.faults.rows.failovers import PATIENCE_S, WORKER, missed_events, subscribed
+from flowfabric.engine import Engine
+from tests.faults.kit.readers import PATIENCE_S, missed_events, read_all, subscribed
 from tests.faults.rows.row import Row, Tally, Trial
 from tests.stores import TABLES, PostgresTestStore, TestStore, opened
 
 KINDS = [f"kind-{number}" for number in range(4)]
 SUBMITS = 6
+WORKER = "worker-1"
 
 
 async def _run(trial: Trial) -> Tally:
@@ -54,7 +55,7 @@ class _Round:
         """Submit executions of random kinds, describe them, and let a worker of each kind complete them."""
         kinds = [self.chance.choice(KINDS) for _ in range(SUBMITS)]
         submitted = {await self._submit(engine, kind): kind for kind in kinds}
-        await self._explain(submitted)
+        await read_all(self.engine, submitted, self.tally)
         remaining, deadline = set(submitted), time.monotonic() + PATIENCE_S
         while remaining and time.monotonic() < deadline:
             for kind in KINDS:
@@ -68,16 +69,6 @@ class _Round:
     async def _submit(self, engine: Engine, kind: str) -> UUID:
         self.tally.executions += 1
         return (await engine.executions.submit(kind, json.dumps(kind).encode())).id
-
-    async def _explain(self, submitted: dict[UUID, str]) -> None:
-        for id_, kind in submitted.items():
-            try:
-                await self.engine.executions.describe(id_)
-                await self.engine.operator.explain(id_)
-            except FlowFabricError as error:
-                self.tally.lost.append(f"{kind} {id_} was acknowledged, and is gone: {error}")
-            except Exception as error:
-                self.tally.wrong.append(f"describe or explain of {kind} {id_} raised {error!r}")
 
     async def _check_events(self) -> None:
         rows = await self.store.query("SELECT execution_id FROM ff.event WHERE family = 'completion'")

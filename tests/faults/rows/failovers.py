@@ -16,25 +16,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-from flowfabric.engine import Engine, FlowFabricError, Lease, NotFound, Unavailable
+from flowfabric.engine import Engine, Lease, Unavailable
+from tests.faults.kit.readers import PATIENCE_S, missed_events, read_all, subscribed
 from tests.faults.kit.replication import Cluster, replicated
 from tests.faults.rows.row import Row, Tally, Trial
 from tests.stores import PostgresTestStore, opened
 
-PATIENCE_S = 30.0
 SUBMITS = 4
 WORKER = "worker-1"
-SUBSCRIBERS = {"live": None, "named": "billing"}
 
 
 @dataclass
 class Failovers:
-    """What a run of several failovers counted."""
+    """The counts of several failovers."""
 
     tally: Tally = field(default_factory=Tally)
     acknowledged_before: int = 0
@@ -42,7 +40,7 @@ class Failovers:
 
 
 async def run_failovers(rounds: int) -> Failovers:
-    """Fail over `rounds` times under one engine, and return what was counted."""
+    """Fail over `rounds` times under one engine, and return the counts."""
     report = Failovers()
     async with replicated() as cluster:
         store = PostgresTestStore(cluster.dsn)
@@ -52,51 +50,6 @@ async def run_failovers(rounds: int) -> Failovers:
             for number in range(rounds):
                 await _Round(cluster, store, engine, received, report, number).run()
     return report
-
-
-@asynccontextmanager
-async def subscribed(engine: Engine) -> AsyncIterator[dict[str, set[UUID]]]:
-    """Read completion events with a live and a named subscriber, and yield the executions that each has seen ended."""
-    received: dict[str, set[UUID]] = {who: set() for who in SUBSCRIBERS}
-
-    async def read(who: str, ready: asyncio.Event) -> None:
-        start = "now"
-        while True:
-            try:
-                async with engine.events.subscribe(["completion"], name=SUBSCRIBERS[who], start=start) as events:
-                    ready.set()
-                    async for event in events:
-                        assert event.execution_id is not None, "only executions complete"
-                        received[who].add(event.execution_id)
-            except (NotFound, Unavailable):
-                # The name was removed, or there was no table. The reader gets an error, and begins again.
-                start = "beginning"
-                await asyncio.sleep(0.01)
-
-    ready = [asyncio.Event() for _ in SUBSCRIBERS]
-    tasks = [asyncio.create_task(read(who, event)) for who, event in zip(SUBSCRIBERS, ready, strict=True)]
-    for event in ready:
-        await event.wait()
-    try:
-        yield received
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def missed_events(received: dict[str, set[UUID]], expected: set[UUID], when: str) -> list[str]:
-    """Wait until each subscriber has received all expected ends, and return a sentence for each that it missed."""
-    deadline = time.monotonic() + PATIENCE_S
-    while any(expected - seen for seen in received.values()):
-        if time.monotonic() > deadline:
-            break
-        await asyncio.sleep(0.01)
-    return [
-        f"the {who} subscriber missed the end of {id_} {when}"
-        for who, seen in received.items()
-        for id_ in expected - seen
-    ]
 
 
 @dataclass
@@ -129,7 +82,7 @@ class _Round:
         self.tally.executions += len(submitted) + 1
         if self.number % 2:
             self.cluster.repoint()
-        await self._explain(submitted)
+        await read_all(self.engine, submitted, self.tally)
         await self._complete(kinds, submitted)
         await self._claim_again(early)
         # The subscribers come late in every other round, when the new primary has used their numbers again.
@@ -161,16 +114,6 @@ class _Round:
             else:
                 return id_
 
-    async def _explain(self, submitted: dict[UUID, str]) -> None:
-        for id_, kind in submitted.items():
-            try:
-                await self.engine.executions.describe(id_)
-                await self.engine.operator.explain(id_)
-            except FlowFabricError as error:
-                self.tally.lost.append(f"{kind} {id_} was acknowledged after the failover, and is gone: {error}")
-            except Exception as error:
-                self.tally.wrong.append(f"describe or explain of {kind} {id_} raised {error!r}")
-
     async def _complete(self, kinds: Sequence[str], submitted: dict[UUID, str]) -> None:
         """Claim and complete by kind until all submitted executions have ended."""
         remaining, deadline = set(submitted), time.monotonic() + PATIENCE_S
@@ -194,7 +137,7 @@ class _Round:
         await self.engine.leases.complete(lease.fence)
 
     async def _claim_again(self, early: Lease) -> None:
-        """Claim what was claimed in the lost part. The number for other systems must be higher than before."""
+        """Repeat the claim of the lost part. The number for other systems must be higher than before."""
         for late in await self._claim("shared"):
             if late.execution_id == early.execution_id and late.ordered_epoch <= early.ordered_epoch:
                 self.tally.wrong.append(f"fence {late.ordered_epoch} was given out after {early.ordered_epoch}")

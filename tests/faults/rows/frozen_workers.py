@@ -25,6 +25,8 @@ from tests.stores import SqliteTestStore, TestStore, moved, opened, snapshot
 LEASE_S = 1.0
 FINISHERS = 2
 WIDTH = 20
+# The number of writes that each woken worker must have tried.
+MIN_WRITES = 5
 PATIENCE_S = 30.0
 FIRST_SLOT = 8
 REASONS = {"lease_expired", "stale_lease", "execution_not_active"}
@@ -32,7 +34,7 @@ REASONS = {"lease_expired", "stale_lease", "execution_not_active"}
 
 @dataclass
 class FreezeReport:
-    """What frozen workers tried after they lost their leases."""
+    """The writes that frozen workers tried after they lost their leases."""
 
     zombies: int
     findings: Findings
@@ -190,6 +192,8 @@ async def _run(trial: Trial) -> Tally:
     for line in report.stale_writes:
         if line.get("code", "stale_lease") not in REASONS:
             tally.wrong.append(f"a stale write was refused with {line['code']}")
+    if len(report.stale_writes) < MIN_WRITES * report.zombies:
+        tally.wrong.append(f"{report.zombies} woken workers tried only {len(report.stale_writes)} writes")
     return tally
 
 
@@ -199,7 +203,7 @@ ROWS = (
         "Worker processes are frozen past their lease, then wake up and try every write",
         _run,
         minimum=200,
-        short_minimum=4,
+        short_minimum=6,
         lease_s=LEASE_S,
     ),
 )

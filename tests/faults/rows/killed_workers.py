@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.concurrency.wait_soundness import assert_waits_sound
 from tests.faults.checker import Findings, violations
 from tests.faults.fork_server import ForkServer, fork_server
 from tests.faults.kit.ledgers import Run
@@ -63,9 +64,10 @@ async def kill_workers(
 
 
 async def _run(trial: Trial) -> Tally:
+    store = trial.new_store()
     with fork_server() as forks:
         report = await kill_workers(
-            trial.new_store(),
+            store,
             trial.folder / "run",
             forks,
             seconds=trial.faults * PAUSE_S,
@@ -82,6 +84,10 @@ async def _run(trial: Trial) -> Tally:
     tally.add_violations(violations(report.findings))
     if report.settled_s >= PATIENCE_S:
         tally.stuck.append(f"work had not ended {PATIENCE_S:g} s after the last kill")
+    try:
+        await assert_waits_sound(store, report.load.signals)
+    except AssertionError as error:
+        tally.wrong.append(f"the store is not sound: {error}")
     return tally
 
 
@@ -91,7 +97,7 @@ ROWS = (
         "Worker processes are killed with SIGKILL at random, mostly inside a transaction",
         _run,
         minimum=600,
-        short_minimum=5,
+        short_minimum=12,
         lease_s=LEASE_S,
     ),
 )

@@ -228,7 +228,7 @@ async def becomes(condition: Callable[[], bool]) -> bool:
 ROWS = (
     Row(
         name="one-way partition",
-        fault="a worker's requests arrive, and the replies do not, until its own clock ends its leases",
+        fault="A worker's requests arrive, and the replies do not, until its own clock ends its leases",
         run=partition_workers,
         minimum=300,
         short_minimum=WORKERS,
@@ -236,7 +236,7 @@ ROWS = (
     ),
     Row(
         name="failed release",
-        fault="a run fails inside our own code during an outage, so its lease cannot be released",
+        fault="A run fails inside our own code during an outage, so its lease cannot be released",
         run=break_runs_in_outages,
         minimum=200,
         short_minimum=JOBS_PER_OUTAGE,

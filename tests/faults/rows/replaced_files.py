@@ -328,7 +328,7 @@ def _find_hole(path: Path, acknowledged: dict[str, list[str]]) -> str | None:
 ROWS = (
     Row(
         name="replaced files",
-        fault="the file of a store in use is deleted, moved or replaced, and all processes are killed",
+        fault="The file of a store in use is deleted, moved or replaced, and all processes are killed",
         run=replace_files,
         minimum=200,
         short_minimum=6,
@@ -336,7 +336,7 @@ ROWS = (
     ),
     Row(
         name="deleted logs",
-        fault="the log of a store in use is deleted, and all processes are killed",
+        fault="The log of a store in use is deleted, and all processes are killed",
         run=delete_logs,
         minimum=60,
         short_minimum=3,
@@ -344,7 +344,7 @@ ROWS = (
     ),
     Row(
         name="copies with cp",
-        fault="the files of a store in use are copied one by one, and the copy is opened",
+        fault="The files of a store in use are copied one by one, and the copy is opened",
         run=copy_files,
         minimum=200,
         short_minimum=12,

@@ -49,7 +49,7 @@ class OutageReport:
 async def stop_server(
     server: PostgresServer, folder: Path, forks: ForkServer, *, rounds: int, chance: random.Random
 ) -> OutageReport:
-    """Terminate backends, and stop and crash the server, in each round. Workers and a client run meanwhile."""
+    """Terminate backends, and stop and crash the server, in each round. Workers and a client continue to run."""
     run, store = Run(folder), PostgresTestStore(server.dsn)
     async with opened(store) as engine, engine.reconcilers.run_in_background():
         crew = Crew(forks, run, store, chance)
@@ -113,10 +113,9 @@ async def restart(server: PostgresServer, mode: Literal["fast", "immediate"], lo
 
 
 async def _run(trial: Trial) -> Tally:
+    rounds = -(-trial.faults // 2)
     with postgres_server() as server, fork_server() as forks:
-        report = await stop_server(
-            server, trial.folder / "run", forks, rounds=-(-trial.faults // 2), chance=trial.random()
-        )
+        report = await stop_server(server, trial.folder / "run", forks, rounds=rounds, chance=trial.random())
     tally = Tally(
         injected=len(report.back_s),
         executions=report.load.acknowledged,
@@ -126,6 +125,10 @@ async def _run(trial: Trial) -> Tally:
     tally.add_violations(violations(report.findings))
     if report.settled_s >= PATIENCE_S:
         tally.stuck.append(f"work had not ended {PATIENCE_S:g} s after the last outage")
+    if "storage_error" in report.codes:
+        tally.wrong.append("an outage was taken for a bad statement")
+    if report.terminated < rounds * TERMINATIONS or not report.codes:
+        tally.wrong.append(f"{report.terminated} sessions were terminated, and workers saw {dict(report.codes)}")
     return tally
 
 

@@ -1,4 +1,4 @@
-"""Run one suite or measurement in a process of its own, and return what it printed.
+"""Run one suite or measurement in its own process, and return its counts.
 
 usage: python -m tests.faults.scoreboard.child NAME BACKEND FAULTS SEED
 """
@@ -46,9 +46,9 @@ def main(name: str, backend: Backend, faults: str, seed: str) -> None:
     """Run the suite or measurement of this name, and print its counts as the last line."""
     suites = {row.name: row.run for row in ROWS}
     measurements = {measurement.name: measurement.measure for measurement in MEASUREMENTS}
+    run = (suites | measurements)[name]
     with tempfile.TemporaryDirectory() as folder, postgres_server() as server:
-        trial = Trial(backend, int(faults), int(seed), Path(folder), server.dsn)
-        counts: Any = asyncio.run((suites | measurements)[name](trial))
+        counts: Any = asyncio.run(run(Trial(backend, int(faults), int(seed), Path(folder), server.dsn)))
     sys.stdout.write(f"\n{json.dumps(vars(counts))}\n")
 
 

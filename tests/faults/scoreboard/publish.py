@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.faults.scoreboard.results import ROOT, Board
+from tests.faults.scoreboard.results import ROOT, Board, Heading, Line
 from tests.faults.scoreboard.table import BACKENDS, main_table, markdown
 
-RUN = ROOT / "docs" / "reliability.json"
-PAGE = ROOT / "docs" / "reliability.md"
-README = ROOT / "README.md"
+RUN = Path("docs", "reliability.json")
+PAGE = Path("docs", "reliability.md")
+README = Path("README.md")
 # The rows that the README shows.
 README_ROWS = (
     "workers killed", "one-way partition", "connection reset before the reply", "asynchronous failover",
@@ -30,6 +30,7 @@ results with ledgers that the engine does not write, and fails if anything is lo
 
 - **Lost**: acknowledged, and gone. **Doubled**: a step body started after its result was recorded, or one call had two
   effects. **Wrong**: a wrong result, order or handler. **Stuck**: work that did not end in time.
+- **Executions, signals, events** are the numbers at stake.
 - **Recovery** is the time from a fault until the work continued, in seconds and in lease terms.
 - **95 % bound**: zero violations in N cases mean a rate below 3 / N with 95 % confidence.
 - A row that injected fewer faults than its minimum fails."""
@@ -41,43 +42,46 @@ Each fault is planted in a copy of the source code, for example by removing a gu
 time includes the start of the test process."""
 
 
-def publish(board: Board) -> None:
+def publish(board: Board, root: Path = ROOT) -> None:
     """Store the run, and write the documents that are generated from it."""
-    RUN.write_text(board.to_json(), encoding="utf-8")
-    for path, text in documents(board).items():
+    texts = documents(board, root)
+    for path, text in {root / RUN: board.to_json(), **texts}.items():
         path.write_text(text, encoding="utf-8")
 
 
-def documents(board: Board) -> dict[Path, str]:
+def documents(board: Board, root: Path = ROOT) -> dict[Path, str]:
     """Return the text of every generated document."""
-    readme, places = _BETWEEN.subn(lambda _: f"\n{_for_readme(board)}\n\n", README.read_text(encoding="utf-8"))
+    readme = (root / README).read_text(encoding="utf-8")
+    readme, places = _BETWEEN.subn(lambda _: f"\n{_for_readme(board)}\n\n", readme)
     assert places == 1, "the README has one place for the scoreboard"
-    return {PAGE: _page(board), README: readme}
+    return {root / PAGE: _page(board), root / README: readme}
 
 
 def _for_readme(board: Board) -> str:
-    lines = [line for line in board.lines if line.name in README_ROWS]
-    names = ("fault", "backend", "injected", "at stake", "lost", "doubled", "wrong", "stuck")
-    cells = [
-        [
-            line.fault,
-            BACKENDS[line.backend],
-            f"{line.injected:,}",
-            f"{line.executions + line.signals + line.events:,}",
-            *(f"{count:,}" for count in (line.lost, line.doubled, line.wrong, line.stuck)),
-        ]
-        for line in lines
-    ]
-    return markdown(names, cells)
+    names = ("fault", "backends", "injected", "at stake", "lost", "doubled", "wrong", "stuck")
+    rows = [[line for line in board.lines if line.name == name] for name in README_ROWS]
+    link = "[Reliability](docs/reliability.md) has all rows, recovery times, and the planted faults."
+    return f"{markdown(names, map(_both_backends, filter(None, rows)))}\n\n{link}"
+
+
+def _both_backends(lines: list[Line]) -> list[str]:
+    """Return the cells of a row of the README, which adds the counts of both backends."""
+    at_stake = [line.executions + line.signals + line.events for line in lines]
+    violations = [(line.lost, line.doubled, line.wrong, line.stuck) for line in lines]
+    counts = [sum(line.injected for line in lines), sum(at_stake), *map(sum, zip(*violations, strict=True))]
+    return [lines[0].fault, ", ".join(BACKENDS[line.backend] for line in lines), *(f"{count:,}" for count in counts)]
+
+
+def _measured(heading: Heading) -> str:
+    commits, seeds = heading.commit.split(", "), ", ".join(map(str, heading.seeds))
+    at = "commit" if len(commits) == 1 else "commits"
+    return (
+        f"Measured at {at} {', '.join(f'`{commit}`' for commit in commits)} on {heading.date}, {heading.machine}, "
+        f"with {'seed' if len(heading.seeds) == 1 else 'seeds'} {seeds}, in {heading.minutes:g} minutes."
+    )
 
 
 def _page(board: Board) -> str:
-    heading = board.heading
-    seeds = ", ".join(map(str, heading.seeds))
-    measured = (
-        f"Measured at commit `{heading.commit}` on {heading.date}, {heading.machine}, with seed {seeds}, "
-        f"in {heading.minutes:g} minutes."
-    )
     unpromised = [(item.name, BACKENDS[item.backend], item.result) for item in board.unpromised]
     planted = [
         (fault.name, f"`{fault.test.replace('../', '')}`", "yes" if fault.is_found else "NO", f"{fault.took_s:.1f} s")
@@ -85,7 +89,7 @@ def _page(board: Board) -> str:
     ]
     found = sum(fault.is_found for fault in board.planted)
     parts = [
-        "# Reliability", _BEGIN, _INTRODUCTION, measured,
+        "# Reliability", _BEGIN, _INTRODUCTION, _measured(board.heading),
         "## Faults", main_table(board.lines),
         "## What we do not promise", _UNPROMISED, markdown(("measurement", "backend", "result"), unpromised),
         "## Planted faults", _PLANTED, f"{found} of {len(board.planted)} were found.",
@@ -95,4 +99,4 @@ def _page(board: Board) -> str:
 
 
 if __name__ == "__main__":
-    publish(Board.from_json(RUN.read_text(encoding="utf-8")))
+    publish(Board.from_json((ROOT / RUN).read_text(encoding="utf-8")))

@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.faults.rows.row import Backend, Row, Tally
@@ -15,11 +14,12 @@ from tests.faults.rows.row import Backend, Row, Tally
 ROOT = Path(__file__).parent.parent.parent.parent
 # No violation in N cases means a rate below 3 / N with a confidence of 95 %.
 RULE_OF_THREE = 3.0
+DIRTY = "-dirty"
 
 
 @dataclass(frozen=True)
 class Heading:
-    """What was measured, when and where."""
+    """The origin of a board. `commit` and `date` list all commits and dates of a resumed board."""
 
     commit: str
     machine: str
@@ -27,19 +27,22 @@ class Heading:
     seeds: list[int]
     minutes: float
 
-    @classmethod
-    def of_run(cls, seeds: list[int], seconds: float) -> Heading:
-        """Return the heading of a run that ends now."""
-        command = ["git", "rev-parse", "--short", "HEAD"]
-        commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-        python = f"Python {platform.python_version()}"
-        machine = f"{_cpu_model()}, {os.cpu_count()} cores, {platform.system()}, {python}"
-        return cls(commit or "unknown", machine, datetime.now(UTC).date().isoformat(), seeds, round(seconds / 60, 1))
+
+def current_machine() -> str:
+    """Return the processor, the number of cores, the operating system and the version of Python."""
+    return f"{_cpu_model()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+def current_commit() -> str:
+    """Return the commit that is checked out, marked as dirty if files differ from it."""
+    command = ["git", "describe", "--always", f"--dirty={DIRTY}", "--exclude=*"]
+    described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return described.stdout.strip() or "unknown"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the main table: a fault on one backend, and what was counted."""
+    """One line of the main table: a fault on one backend, and its counts."""
 
     name: str
     fault: str
@@ -59,7 +62,7 @@ class Line:
 
     @classmethod
     def of(cls, row: Row, backend: Backend, tally: Tally, minimum: int) -> Line:
-        """Return the line of what a suite counted."""
+        """Return the line for the counts of a suite."""
         return cls(
             row.name,
             row.fault,
