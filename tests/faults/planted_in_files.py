@@ -27,6 +27,11 @@ PLANTED_IN_FILES = (
         Edit(f"{SQLITE}/writer.py", "        self._check_file()\n        began", "        began"),
     ),
     PlantedFault(
+        "writer does not follow the link to its store",
+        f"{REPLACED}::test_write_after_a_link_to_the_store_was_changed_is_not_acknowledged[folder]",
+        Edit(f"{SQLITE}/store_file.py", "link in (None, path) else", "link != path else"),
+    ),
+    PlantedFault(
         "close deletes a log by its name",
         f"{REPLACED}::test_close_without_a_failed_call_changes_no_file_at_the_path[delete_log]",
         Edit(f"{SQLITE}/checkpoint.py", "may_clean_up=has_lock and self._file.is_intact()", "may_clean_up=True"),
