@@ -271,9 +271,9 @@ async def test_restore_keeps_the_former_store_with_its_log(store: SqliteTestStor
 async def test_each_restore_keeps_the_store_that_it_replaces(store: SqliteTestStore, tmp_path: Path) -> None:
     async with opened(store) as engine:
         await engine.backup(str(tmp_path / "backup.db"))
-    kept = {await restore_backup(store.url, str(tmp_path / "backup.db")) for _ in range(3)}
-    assert len(kept) == 3
-    assert all(path is not None and Path(path).exists() for path in kept)
+    kept = [await restore_backup(store.url, str(tmp_path / "backup.db")) for _ in range(3)]
+    former = [name for name in names_in(tmp_path) if "before-restore" in name]
+    assert former == [Path(path or "").name for path in kept]
 
 
 async def test_restored_store_has_the_permissions_of_the_store_that_it_replaces(

@@ -70,7 +70,7 @@ class OpenFiles:
 
 
 def open_files(path: str, options: FileOptions) -> OpenFiles:
-    """Open the store at an absolute path without symbolic links, or in memory. Create or migrate it if necessary and allowed."""
+    """Open the store at an absolute path without links, or in memory. Create or migrate it if necessary and allowed."""
     try:
         if path == MEMORY:
             return _open_memory(options)

@@ -2,8 +2,9 @@
 
 SQLite finds these files by their names only when it opens them. If another program then deletes, moves or replaces one
 of them, SQLite keeps writing to the former file, which no other process will open. So the store compares device and
-inode of each name with the file that it opened. A path with symbolic links must also still lead to that file. The writer does this while it holds the write lock, and again after
-each commit, before it acknowledges anything. A reader does this after each read.
+inode of each name with the file that it opened. A path with symbolic links must still lead to that file. The writer
+does this while it holds the write lock, and again after each commit, before it acknowledges anything. A reader does
+this after each read.
 
 When the last connection to a file closes, SQLite moves the log into the database and deletes the log by its name. After
 a replacement, that name may belong to the log of another process. So the store also has a *guard*: a read-only
