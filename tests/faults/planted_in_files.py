@@ -69,6 +69,11 @@ PLANTED_IN_FILES = (
         Edit(f"{SQLITE}/opening.py", "            connection.execute(_BEGIN_ERA)\n", ""),
     ),
     PlantedFault(
+        "backup keeps the identity of its store",
+        f"{COPIES}::test_backup_that_is_copied_over_its_store_begins_a_new_era",
+        Edit(f"{SQLITE}/backup.py", 'copy.execute("UPDATE ff_store SET file = ?", (_BACKUP,))', "pass"),
+    ),
+    PlantedFault(
         "store in use is overwritten by a restore",
         f"{COPIES}::test_restore_over_a_store_in_use_is_refused",
         Edit(f"{SQLITE}/backup.py", "fcntl.lockf(locked[-1], fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)", "pass"),
