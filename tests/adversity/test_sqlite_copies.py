@@ -76,6 +76,25 @@ async def test_copy_begins_a_new_era_of_event_positions(store: SqliteTestStore, 
         assert not number or known == newest > 0
 
 
+async def test_backup_that_is_copied_over_its_store_begins_a_new_era(
+    store: SqliteTestStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store finds itself in the same file as before, but its history went back."""
+    backup = tmp_path / "backup.db"
+    async with opened(store) as engine:
+        await fill(engine, 2)
+        await engine.backup(str(backup))
+        await fill(engine, 2)
+        newest = [event.cursor async for event in engine.events.subscribe(start="beginning", follow=False)][-1]
+    with store.path.open("wb") as file:
+        file.write(backup.read_bytes())
+    async with opened(store) as engine:
+        assert [record.message for record in caplog.records].count(CHECKED) == 1
+        await fill(engine, 20)
+        events = [event async for event in engine.events.subscribe(cursor=newest, follow=False)]
+    assert len(events) >= 20
+
+
 async def test_copy_with_its_log_is_complete(store: SqliteTestStore) -> None:
     target = other(store)
     async with opened(store) as engine:
@@ -267,6 +286,24 @@ async def test_restore_keeps_the_former_store_with_its_log(store: SqliteTestStor
         assert (await engine.executions.describe(old)).id == old
         assert len((await engine.executions.list()).items) == 1
         assert {item.id for item in (await former.executions.list()).items} == {old, new}
+
+
+async def test_each_restore_keeps_the_store_that_it_replaces(store: SqliteTestStore, tmp_path: Path) -> None:
+    async with opened(store) as engine:
+        await engine.backup(str(tmp_path / "backup.db"))
+    kept = [await restore_backup(store.url, str(tmp_path / "backup.db")) for _ in range(3)]
+    former = [name for name in names_in(tmp_path) if "before-restore" in name]
+    assert former == [Path(path or "").name for path in kept]
+
+
+async def test_restored_store_has_the_permissions_of_the_store_that_it_replaces(
+    store: SqliteTestStore, tmp_path: Path
+) -> None:
+    async with opened(store) as engine:
+        await engine.backup(str(tmp_path / "backup.db"))
+    store.path.chmod(0o660)
+    await restore_backup(store.url, str(tmp_path / "backup.db"))
+    assert store.path.stat().st_mode & 0o777 == 0o660
 
 
 async def test_restore_over_a_store_in_use_is_refused(store: SqliteTestStore, tmp_path: Path) -> None:

@@ -129,6 +129,27 @@ async def test_connection_that_was_opened_before_the_replacement_is_not_joined(s
             connection.execute("ROLLBACK")
 
 
+@pytest.mark.parametrize("link_folder", [False, True], ids=["file", "folder"])
+async def test_write_after_a_link_to_the_store_was_changed_is_not_acknowledged(
+    tmp_path: Path, link_folder: bool
+) -> None:
+    """The next process would open the file that the link leads to now."""
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        async with opened(SqliteTestStore(tmp_path / folder)):
+            pass
+    link = tmp_path / "current" if link_folder else tmp_path / "test.db"
+    suffix = "" if link_folder else "test.db"
+    link.symlink_to(tmp_path / "first" / suffix)
+    async with opened(SqliteTestStore(link if link_folder else tmp_path)) as engine:
+        await submitted(engine)
+        link.unlink()
+        link.symlink_to(tmp_path / "second" / suffix)
+        with pytest.raises(Unavailable) as refused:
+            await engine.executions.submit("job", b"1")
+        assert refused.value.code == "storage_replaced"
+
+
 async def test_close_after_the_fault_changes_no_file_at_the_path(store: SqliteTestStore, fault: Fault) -> None:
     async with opened(store) as engine:
         for _ in range(20):

@@ -136,6 +136,19 @@ async def test_position_of_an_earlier_era_is_not_stored(engine: Engine) -> None:
         assert await kinds(events, 1) == ["second"]
 
 
+async def test_position_ahead_of_the_store_is_not_stored(engine: Engine) -> None:
+    async with engine.events.subscribe(["completion"], name="billing", start="beginning") as events:
+        await done(engine, "first")
+        assert await kinds(events, 1) == ["first"]
+        [before] = await engine.events.subscribers()
+        _, events._returned = await ahead(engine)
+        await events.commit()
+        [after] = await engine.events.subscribers()
+        assert after.position == before.position
+        await done(engine, "second")
+        assert "second" in await kinds(events, 1) + await kinds(events, 1)
+
+
 async def test_named_subscriber_that_the_store_lost_continues(engine: Engine, store: TestStore) -> None:
     async with engine.events.subscribe(["completion"], name="billing") as events:
         await done(engine, "first")

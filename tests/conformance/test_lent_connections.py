@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import asyncpg
@@ -65,6 +66,33 @@ async def test_user_code_cannot_close_the_lent_connection(store: TestStore) -> N
                 await engine.leases.transact(lease.fence, body, make_step)
         assert await engine.executions.steps(lease.execution_id) == []
         await engine.leases.renew(lease.fence)
+        await assert_usable(store, engine)
+
+
+def back_up(db: sqlite3.Connection) -> None:
+    with closing(sqlite3.connect(":memory:")) as target:
+        db.backup(target)
+
+
+def end_savepoint(db: sqlite3.Connection) -> None:
+    db.execute("RELEASE Operation")
+
+
+def remove_authorizer(db: sqlite3.Connection) -> None:
+    db.set_authorizer(None)
+    db.execute("COMMIT")
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("body", [back_up, end_savepoint, remove_authorizer])
+async def test_user_code_can_neither_block_the_writer_nor_end_its_transaction(
+    store: SqliteTestStore, body: Callable[[sqlite3.Connection], None]
+) -> None:
+    """A backup of the lent connection would wait for the transaction in which it runs."""
+    async with opened(store) as engine:
+        lease = await leased(engine)
+        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            await engine.leases.transact(lease.fence, body, make_step)
         await assert_usable(store, engine)
 
 
@@ -135,8 +163,8 @@ async def test_connection_lost_anyway_is_replaced_and_only_that_step_fails(
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("closing", ["the connection", "the engine", "nothing"])
-async def test_sqlalchemy_over_the_lent_connection_fails_only_its_step(store: SqliteTestStore, closing: str) -> None:
+@pytest.mark.parametrize("closes", ["the connection", "the engine", "nothing"])
+async def test_sqlalchemy_over_the_lent_connection_fails_only_its_step(store: SqliteTestStore, closes: str) -> None:
     """SQLAlchemy rolls back and closes a connection that it gives back to its pool."""
 
     def body(db: sqlite3.Connection) -> str:
@@ -144,9 +172,9 @@ async def test_sqlalchemy_over_the_lent_connection_fails_only_its_step(store: Sq
         with pool.connect() as connection:
             connection.exec_driver_sql("CREATE TABLE orders (id INTEGER)")
             connection.exec_driver_sql("INSERT INTO orders VALUES (1)")
-            if closing == "the connection":
+            if closes == "the connection":
                 connection.invalidate()
-        if closing == "the engine":
+        if closes == "the engine":
             pool.dispose()
         return "done"
 

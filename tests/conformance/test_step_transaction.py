@@ -163,7 +163,7 @@ async def test_function_of_the_wrong_kind_is_refused_before_it_runs(engine: Engi
 
 async def test_user_code_cannot_end_the_transaction(engine: Engine, store: TestStore, table: str) -> None:
     lease = await leased(engine)
-    for ending in ("COMMIT", "ROLLBACK"):
+    for ending in ("COMMIT", "ROLLBACK", "COMMIT; BEGIN", f"ROLLBACK; BEGIN; INSERT INTO {table} VALUES (1)"):
         body = make_body(store, ending)
         if isinstance(store, PostgresTestStore):
             await refused(engine.leases.transact(lease.fence, body, make_step), "no_transaction", InvalidRequest)

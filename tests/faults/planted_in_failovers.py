@@ -63,6 +63,11 @@ PLANTED_IN_FAILOVERS = (
         Edit(f"{SQLITE}/outbox.sql", "AND s.era = :era", "", after="name: commit_subscriber"),
     ),
     PlantedFault(
+        "position ahead of the store is stored",
+        f"{ERAS}::test_position_ahead_of_the_store_is_not_stored[sqlite]",
+        Edit(f"{SQLITE}/outbox.sql", "AND :event_id <= {newest_id}", "", after="name: commit_subscriber"),
+    ),
+    PlantedFault(
         "era is not part of the number for other systems",
         FAILOVER,
         Edit("core/executions/outcomes.py", "(self.era << _EPOCH_BITS) + self.fence.epoch", "self.fence.epoch"),

@@ -27,6 +27,11 @@ PLANTED_IN_FILES = (
         Edit(f"{SQLITE}/writer.py", "        self._check_file()\n        began", "        began"),
     ),
     PlantedFault(
+        "writer does not follow the link to its store",
+        f"{REPLACED}::test_write_after_a_link_to_the_store_was_changed_is_not_acknowledged[folder]",
+        Edit(f"{SQLITE}/store_file.py", "link in (None, path) else", "link != path else"),
+    ),
+    PlantedFault(
         "close deletes a log by its name",
         f"{REPLACED}::test_close_without_a_failed_call_changes_no_file_at_the_path[delete_log]",
         Edit(f"{SQLITE}/checkpoint.py", "may_clean_up=has_lock and self._file.is_intact()", "may_clean_up=True"),
@@ -73,6 +78,11 @@ PLANTED_IN_FILES = (
         "copy keeps its era",
         f"{COPIES}::test_copy_begins_a_new_era_of_event_positions",
         Edit(f"{SQLITE}/opening.py", "            connection.execute(_BEGIN_ERA)\n", ""),
+    ),
+    PlantedFault(
+        "backup keeps the identity of its store",
+        f"{COPIES}::test_backup_that_is_copied_over_its_store_begins_a_new_era",
+        Edit(f"{SQLITE}/backup.py", 'copy.execute("UPDATE ff_store SET file = ?", (_BACKUP,))', "pass"),
     ),
     PlantedFault(
         "store in use is overwritten by a restore",

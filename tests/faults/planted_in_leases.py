@@ -65,7 +65,17 @@ PLANTED_IN_LEASES = (
     PlantedFault(
         "user code can close the connection of the writer",
         f"{LENT}::test_user_code_cannot_close_the_lent_connection[sqlite]",
-        Edit(LENDING, "raise sqlite3.ProgrammingError(\"not authorized:", "super().close()  # (\"not authorized:"),
+        Edit(LENDING, "raise sqlite3.ProgrammingError(\"not authorized: only", "super().close()  # (\"only"),
+    ),
+    PlantedFault(
+        "user code ends the savepoint of its step",
+        f"{LENT}::test_user_code_can_neither_block_the_writer_nor_end_its_transaction[end_savepoint-sqlite]",
+        Edit(LENDING, '(second or "").lower() == SAVEPOINT', "second == SAVEPOINT"),
+    ),
+    PlantedFault(
+        "user code removes the authorizer",
+        f"{LENT}::test_user_code_can_neither_block_the_writer_nor_end_its_transaction[remove_authorizer-sqlite]",
+        Edit(LENDING, "    def set_authorizer(self, *_", "    def other_authorizer(self, *_"),
     ),
     PlantedFault(
         "writer does not open a connection again",

@@ -144,7 +144,7 @@ class SubscriberStore(AggregateStore):
         )
 
     async def commit(self, scope: CursorScope, name: str, holder: UUID, position: Position, until: datetime) -> bool:
-        """Advance a subscriber and extend its hold. Return False if `holder` lost it or another era has begun."""
+        """Advance a subscriber and extend its hold. Return False if `holder` lost it, or the store went back."""
         now = await self._session.now()
         rows = await self._session.fetch(
             "commit_subscriber",

@@ -182,7 +182,7 @@ def test_backends_differ_only_in_the_listed_statements() -> None:
     # tables. A submit in a caller's transaction inspects the transaction and sends a notification only on PostgreSQL.
     # Only PostgreSQL has concurrent writers, so only it reads optimistically without a lock. Only there can user code
     # change the settings of a session, and a dump can be restored into other tables.
-    only_postgres = {"seen_before_signalling", "held_as_seen", "end_user_code", "note_origin"}
+    only_postgres = {"seen_before_signalling", "held_as_seen", "begin_user_code", "end_user_code", "note_origin"}
     assert postgres - sqlite == {"claim_waiting", "claim_unlocked", "pass_on", "inspect_joined", "wake"} | only_postgres
     assert sqlite - postgres == {"claim_candidates", "take_waiting", "get_leases"}
 

@@ -408,6 +408,7 @@ class PostgresSharedTransaction(PostgresTransaction, SharedTransaction):
     async def run_user_code(self, body: UserBody, record: StepRecorder, lease_ttl: timedelta) -> RecordedResult:
         if not iscoroutinefunction(body):
             raise wrong_body_error("an async function that takes an asyncpg connection on PostgreSQL")
+        [began] = await self.session.fetch("begin_user_code")
         self.has_run_user_code = True
         try:
             with cast(LentConnection, self._connection).lend():
@@ -420,7 +421,9 @@ class PostgresSharedTransaction(PostgresTransaction, SharedTransaction):
         if not self._connection.is_in_transaction():
             raise ended_early_error()
         # User code may have turned this setting off. The statement also reads the time for `now`.
-        await self.session.fetch("end_user_code")
+        [ended] = await self.session.fetch("end_user_code")
+        if ended["xid"] != began["xid"]:
+            raise ended_early_error()  # The code began another transaction, which has not locked the execution.
         return result, step
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ from flowfabric.store.statements import Dialect, Statement
 _DATABASE_LOCK = (0x40000000, 512)
 _INDEX_LOCK = (128, 1)
 _LOCK_TIMEOUT_S = 10.0
+# The identity of the file in a backup, which no file has.
+_BACKUP = "backup"
 
 
 def write_backup(path: str, target: str, statements: Mapping[str, Statement], check_file: Callable[[], None]) -> None:
@@ -45,6 +48,8 @@ def write_backup(path: str, target: str, statements: Mapping[str, Statement], ch
             _copy(path, part)
             with closing(sqlite3.connect(part, isolation_level=None)) as copy:
                 _check_copy(copy, path, statements)
+                # The store notices that it is a copy, even if the backup is copied over the file of the store.
+                copy.execute("UPDATE ff_store SET file = ?", (_BACKUP,))
             check_file()
             _publish(part, target)
         finally:
@@ -118,8 +123,9 @@ def _install(part: str, path: str) -> str | None:
         return None
     with _unused(path):
         _sync(part)
-        kept = f"{path}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+        kept = f"{path}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
         if Path(path).exists():
+            _copy_permissions(path, part)
             os.link(path, kept)
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX):
             if Path(path + suffix).exists():
@@ -127,6 +133,14 @@ def _install(part: str, path: str) -> str | None:
         Path(part).rename(path)
         _sync(str(Path(path).parent))
     return kept
+
+
+def _copy_permissions(path: str, part: str) -> None:
+    """Give the file the mode of the former store and, if this process may do so, its owner."""
+    former = Path(path).stat()
+    if os.geteuid() == 0:
+        os.chown(part, former.st_uid, former.st_gid)
+    Path(part).chmod(stat.S_IMODE(former.st_mode))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The writer's connection, and its loan to the user code of a `step.tx`.
 
 User code sees the connection as `sqlite3` creates it, with rows that are tuples. An authorizer refuses statements that
-would end the transaction, which holds the file's write lock, or change the connection. `close` is refused too.
+would end the transaction, which holds the file's write lock, or change the connection. `close` and `set_authorizer` are
+refused too, and so is `backup`, which would wait for the end of the transaction in which it runs.
 
 ```text
 lend ──► the code runs ──► it returns before the limit ──► the engine records the step and commits
@@ -82,6 +83,12 @@ class _LentConnection(sqlite3.Connection):
     def close(self) -> None:
         raise sqlite3.ProgrammingError("not authorized: only the engine closes the connection that it lends to step.tx")
 
+    def backup(self, *_: Any, **__: Any) -> None:
+        raise sqlite3.ProgrammingError("not authorized: a backup would wait for its own step.tx; use engine.backup")
+
+    def set_authorizer(self, *_: Any, **__: Any) -> None:
+        raise sqlite3.ProgrammingError("not authorized: the connection that is lent to step.tx keeps its authorizer")
+
 
 class _LentCursor(sqlite3.Cursor):
     """A cursor whose calls take the lock of the loan, and fail after the limit."""
@@ -145,7 +152,7 @@ class Loan:
     def authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         """Refuse statements that end the transaction or change the connection."""
         forbidden = (action in _FORBIDDEN or self.is_over) and not self._rolling_back
-        forbidden |= action == sqlite3.SQLITE_SAVEPOINT and second == SAVEPOINT
+        forbidden |= action == sqlite3.SQLITE_SAVEPOINT and (second or "").lower() == SAVEPOINT
         forbidden |= action == sqlite3.SQLITE_PRAGMA and first not in _HARMLESS_PRAGMAS
         return sqlite3.SQLITE_DENY if forbidden else sqlite3.SQLITE_OK
 

@@ -44,8 +44,9 @@ _ADD_ERA = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """How to open a file."""
+    """How to open a file. `link` is its path as the caller named it, which may contain symbolic links."""
 
+    link: str
     durable: bool
     timeout_s: float
     may_migrate: bool
@@ -63,7 +64,7 @@ class OpenFiles:
 
 
 def open_files(path: str, options: FileOptions) -> OpenFiles:
-    """Open the store at an absolute path, or in memory. Create or migrate it if necessary and allowed."""
+    """Open the store at an absolute path without links, or in memory. Create or migrate it if necessary and allowed."""
     try:
         if path == MEMORY:
             return _open_memory(options)
@@ -137,7 +138,7 @@ def _open_locked(path: str, lock: FileLock, options: FileOptions) -> OpenFiles:
     if is_doubtful and not has_log(path):
         _check_alone(path)
     before = os.stat(path)  # noqa: PTH116 - as in `StoreFile`
-    file = StoreFile(path)
+    file = StoreFile(path, options.link)
     connection = connect(path, durable=options.durable, timeout_s=options.timeout_s)
     try:
         use_write_ahead_log(connection, path, options.timeout_s)

@@ -248,13 +248,19 @@ def _open(
     path: str, clock: StoreClock, durable: bool, timeout_s: float, may_migrate: bool, transaction_limit_s: float | None
 ) -> SqliteStore:
     # Readers open the file later, when the program may have changed its working directory.
+    link = path if path == MEMORY else str(Path(path).absolute())
     path = path if path == MEMORY else str(Path(path).resolve())
     check_environment(path)
     statements = load_statements(DIALECT, "flowfabric.backends.sqlite")
     files = open_files(
         path,
         FileOptions(
-            durable=durable, timeout_s=timeout_s, may_migrate=may_migrate, dialect=DIALECT, statements=statements
+            link=link,
+            durable=durable,
+            timeout_s=timeout_s,
+            may_migrate=may_migrate,
+            dialect=DIALECT,
+            statements=statements,
         ),
     )
     checkpointer = Checkpointer(files.connection, files.file, files.lock) if files.file and files.lock else None

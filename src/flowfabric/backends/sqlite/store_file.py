@@ -2,8 +2,9 @@
 
 SQLite finds these files by their names only when it opens them. If another program then deletes, moves or replaces one
 of them, SQLite keeps writing to the former file, which no other process will open. So the store compares device and
-inode of each name with the file that it opened. The writer does this while it holds the write lock, and again after
-each commit, before it acknowledges anything. A reader does this after each read.
+inode of each name with the file that it opened. A path with symbolic links must still lead to that file. The writer
+does this while it holds the write lock, and again after each commit, before it acknowledges anything. A reader does
+this after each read.
 
 When the last connection to a file closes, SQLite moves the log into the database and deletes the log by its name. After
 a replacement, that name may belong to the log of another process. So the store also has a *guard*: a read-only
@@ -27,10 +28,15 @@ _creating = threading.Lock()
 
 
 class StoreFile:
-    """The identity of the open files, and the guard."""
+    """The identity of the open files, and the guard.
 
-    def __init__(self, path: str) -> None:
+    `path` has no symbolic links. `link` is the path that leads there, as the caller named it.
+    """
+
+    def __init__(self, path: str, link: str | None = None) -> None:
         self.path = path
+        links = () if link in (None, path) else (link,)
+        self._names = (path, path + LOG_SUFFIX, path + INDEX_SUFFIX, *links)
         self._opened: tuple[tuple[str, int, int], ...] = ()
         self._guard: sqlite3.Connection | None = None
         self._is_replaced = False
@@ -50,7 +56,7 @@ class StoreFile:
     def remember(self, before: os.stat_result) -> None:
         """Remember the open files. `before` is the state of the database before it was opened."""
         try:
-            self._opened = tuple(_identify(self.path + suffix) for suffix in ("", LOG_SUFFIX, INDEX_SUFFIX))
+            self._opened = tuple(map(_identify, self._names))
         except FileNotFoundError as error:
             raise replaced_error(self.path) from error
         if self._opened[0] != (self.path, before.st_dev, before.st_ino):

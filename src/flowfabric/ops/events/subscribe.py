@@ -163,7 +163,7 @@ async def commit_position(tx: Transaction, namespace: str, request: CommitReques
     until = await tx.now() + HOLD_TTL
     if await tx.subscribers.commit(request.scope, name, holder, request.position, until):
         return True
-    state = await current_state(tx)
+    state = await _state_after(tx, ResumeRequest(request.scope, request.position))
     if (state.store, state.era) != (request.scope.store, request.scope.era):
         return False
     raise lost_subscription(await tx.subscribers.lock(namespace, name), name)

@@ -15,7 +15,11 @@ SELECT
 -- name: wake
 SELECT pg_notify(:channel, :payload)
 
+-- name: begin_user_code
+SELECT pg_current_xact_id()::TEXT AS xid
+
 -- name: end_user_code
 SELECT
     clock_timestamp() AS now,
-    set_config('synchronous_commit', 'on', TRUE)
+    set_config('synchronous_commit', 'on', TRUE),
+    pg_current_xact_id()::TEXT AS xid

@@ -178,6 +178,7 @@ WHERE namespace = :namespace
             AND s.era = :era
             AND {is_current}
     )
+    AND :event_xid::TEXT::XID8 <= pg_snapshot_xmin(pg_current_snapshot())
 RETURNING name
 
 -- name: slowest_subscriber

@@ -128,6 +128,7 @@ WHERE namespace = :namespace
         WHERE replace(s.id, '-', '') = replace(:store, '-', '')
             AND s.era = :era
     )
+    AND :event_id <= {newest_id}
 RETURNING name
 
 -- name: slowest_subscriber
