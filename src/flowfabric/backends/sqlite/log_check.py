@@ -63,7 +63,7 @@ def has_lost_log(path: str) -> bool:
         header = file.read(_DATABASE_HEADER_BYTES)
     if len(header) < _DATABASE_HEADER_BYTES:
         return False  # The file is new and empty.
-    [page_size], [pages] = struct.unpack_from(">H", header, 16), struct.unpack_from(">I", header, 28)
+    page_size, pages = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
     return pages * (_LARGEST_PAGE if page_size == 1 else page_size) < database.stat().st_size
 
 
