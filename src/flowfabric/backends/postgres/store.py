@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from flowfabric.backends.postgres.errors import is_conflict, is_temporary, translate_unsent
+from flowfabric.backends.postgres.errors import is_conflict, is_temporary, translate_unsent, undeclared_pooler_error
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
@@ -77,6 +77,44 @@ async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect,
 
 
 _MIN_VERSION = 14
+_SERVER = """
+SELECT
+    current_setting('server_version_num')::INTEGER AS version,
+    current_setting('server_encoding') AS encoding,
+    current_setting('plan_cache_mode') AS plan_cache_mode,
+    current_setting('fsync') AS fsync,
+    current_setting('full_page_writes') AS full_page_writes,
+    pg_is_in_recovery() AS is_replica
+"""
+# The first table on which policies apply to this role, unless one policy admits every row for reads and writes.
+_ROW_SECURITY = """
+SELECT c.relname AS table, current_user AS role
+FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = $1
+    AND c.relkind IN ('r', 'p')
+    AND row_security_active(c.oid)
+    AND (
+        NOT EXISTS (
+            SELECT 1
+            FROM pg_catalog.pg_policies AS p
+            WHERE p.schemaname = n.nspname
+                AND p.tablename = c.relname
+                AND p.permissive = 'PERMISSIVE'
+                AND p.cmd = 'ALL'
+                AND p.qual = 'true'
+                AND COALESCE(p.with_check, 'true') = 'true'
+                AND ('public' = ANY(p.roles) OR current_user = ANY(p.roles))
+        )
+        OR EXISTS (
+            SELECT 1
+            FROM pg_catalog.pg_policies AS p
+            WHERE p.schemaname = n.nspname AND p.tablename = c.relname AND p.permissive = 'RESTRICTIVE'
+        )
+    )
+ORDER BY c.relname
+LIMIT 1
+"""
 _TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 # How a server refuses `_TIMELINE`: it lacks the functions, as some hosted servers do, or the role may not call them.
 _NO_TIMELINE = (
@@ -84,6 +122,17 @@ _NO_TIMELINE = (
     asyncpg.exceptions.InsufficientPrivilegeError,
     asyncpg.exceptions.UndefinedFunctionError,
 )
+_SESSION = {
+    "application_name": "flowfabric",
+    "timezone": "UTC",
+    "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
+    "plan_cache_mode": "force_generic_plan",
+    # Each plan is made only once, often while tables are empty. A sequential scan then looks cheap.
+    "enable_seqscan": "off",
+    # Up to version 17, a disabled scan that is still needed looks so expensive that JIT would compile the plan.
+    "jit": "off",
+}
 _CLOSE_S = 10
 _RECONNECT_PAUSE_S = 0.2
 
@@ -236,7 +285,8 @@ async def _open_first(pool: Pool, settings: Settings) -> Connection:
 async def _prepare(pool: Pool, dialect: Dialect, settings: Settings) -> tuple[str, Dialect]:
     """Check the server, migrate the schema, and return the name of the database and the dialect of the server."""
     async with acquire(pool, settings.statement_timeout_s) as connection:
-        await _check_server(connection, settings.durable)
+        await _check_server(connection, settings)
+        await _check_row_security(connection, settings.schema)
         await migrate(connection, settings.schema, dialect, settings.migrate)
         try:
             await connection.fetchval(f"SELECT {_TIMELINE}")
@@ -260,31 +310,44 @@ def check_version(number: int) -> None:
         raise InvalidRequest("unsupported_version", message)
 
 
-async def _check_server(connection: Connection, durable: bool) -> None:
-    check_version(int(await connection.fetchval("SHOW server_version_num")))
-    for setting in ("fsync", "full_page_writes") if durable else ():
-        if await connection.fetchval(f"SHOW {setting}") != "on":
+async def _check_server(connection: Connection, settings: Settings) -> None:
+    """Raise if the engine cannot work on this server, or could lose acknowledged work there."""
+    server = await connection.fetchrow(_SERVER)
+    assert server is not None, "the statement returns one row"
+    check_version(server["version"])
+    if server["is_replica"]:
+        message = "the server is a replica, which accepts no writes; connect to the primary"
+        raise Unavailable("server_read_only", message)
+    if (encoding := server["encoding"]) != "UTF8":
+        message = (
+            f"the database has the encoding {encoding}, which cannot store all text; "
+            "use a database that was created with ENCODING 'UTF8'"
+        )
+        raise InvalidRequest("unsupported_encoding", message, encoding=encoding)
+    if not settings.pooler and server["plan_cache_mode"] != _SESSION["plan_cache_mode"]:
+        raise undeclared_pooler_error("dropped the settings of the session")
+    for setting in ("fsync", "full_page_writes") if settings.durable else ():
+        if server[setting] != "on":
             message = (
                 f"{setting} is off, so the server may lose acknowledged work; turn it on, or connect with durable=False"
             )
             raise InvalidRequest("unsafe_durability", message, setting=setting)
 
 
+async def _check_row_security(connection: Connection, schema: str) -> None:
+    """Raise if a policy may hide rows of our tables from this role, or refuse its writes."""
+    if (hidden := await connection.fetchrow(_ROW_SECURITY, schema)) is not None:
+        table, role = hidden["table"], hidden["role"]
+        message = (
+            f"row-level security may hide rows of {schema}.{table} from the role {role}; run ALTER TABLE "
+            f"{schema}.{table} DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
+        )
+        raise InvalidRequest("rows_hidden", message, table=table, role=role)
+
+
 def _make_pool(url: str, settings: Settings) -> Pool:
     timeout_ms = int(settings.statement_timeout_s * 1000)
-    session = {
-        "application_name": "flowfabric",
-        "timezone": "UTC",
-        "synchronous_commit": "on",
-        "default_transaction_isolation": "read committed",
-        "plan_cache_mode": "force_generic_plan",
-        # Each plan is made only once, often while tables are empty. A sequential scan then looks cheap.
-        "enable_seqscan": "off",
-        # Up to version 17, a disabled scan that is still needed looks so expensive that JIT would compile the plan.
-        "jit": "off",
-        "statement_timeout": str(timeout_ms),
-        "idle_in_transaction_session_timeout": str(2 * timeout_ms),
-    }
+    timeouts = {"statement_timeout": str(timeout_ms), "idle_in_transaction_session_timeout": str(2 * timeout_ms)}
     open_connection = partial(
         asyncpg.connect,
         url,
@@ -292,6 +355,6 @@ def _make_pool(url: str, settings: Settings) -> Pool:
         timeout=settings.statement_timeout_s,
         command_timeout=settings.statement_timeout_s + 5,
         statement_cache_size=0 if settings.pooler else 256,
-        server_settings={"application_name": "flowfabric"} if settings.pooler else session,
+        server_settings={"application_name": "flowfabric"} if settings.pooler else _SESSION | timeouts,
     )
     return Pool(open_connection, settings.pool_size)

@@ -45,8 +45,9 @@ async def examine(arguments: argparse.Namespace) -> int:
     try:
         async with open_for_reading(arguments) as engine:
             context = await gather_context(engine, deep=arguments.deep)
-    except Unavailable as error:
-        _print(arguments, [diagnose_unavailable(error)])
+    except FlowFabricError as error:
+        if isinstance(error, Unavailable) or error.code in _ADVICE:
+            _print(arguments, [diagnose_unusable(error)])
         raise
     findings = [finding for check in CHECKS for finding in check(context)]
     _print(arguments, findings)
@@ -140,16 +141,24 @@ async def _wait_for_listener(engine: Engine) -> EventsStatus:
             await asyncio.sleep(0.02)
 
 
-def diagnose_unavailable(error: Unavailable) -> DoctorFinding:
+# What to do about a store that cannot be opened, by the code of the error.
+_ADVICE = {
+    "schema_outdated": "check --store, or create or update the store: flowfabric migrate",
+    "schema_newer": "upgrade flowfabric to the version of the other processes",
+    "schema_edited": "install the version of flowfabric that created the store",
+    "storage_damaged": "check --store; if it is the right file, run flowfabric restore BACKUP",
+    "storage_log_mismatch": "put the right file in place, or run flowfabric restore BACKUP",
+    "access_denied": "check the user, the password and the grants of the schema",
+    "server_read_only": "use the address of the primary, or add target_session_attrs=primary to the URL",
+    "unsupported_encoding": "create a database with ENCODING 'UTF8', and use it",
+    "pooler_undeclared": "run the command with --pooler, and connect programs with pooler=True",
+    "rows_hidden": "turn row-level security off for these tables, or give the role BYPASSRLS",
+}
+
+
+def diagnose_unusable(error: FlowFabricError) -> DoctorFinding:
     """Return the finding for a store that cannot be opened."""
-    advice = {
-        "schema_outdated": "check --store, or create or update the store: flowfabric migrate",
-        "schema_newer": "upgrade flowfabric to the version of the other processes",
-        "schema_edited": "install the version of flowfabric that created the store",
-        "storage_damaged": "check --store; if it is the right file, run flowfabric restore BACKUP",
-        "storage_log_mismatch": "put the right file in place, or run flowfabric restore BACKUP",
-        "access_denied": "check the user, the password and the grants of the schema",
-    }.get(error.code, "check --store, and that the server runs and is reachable from here")
+    advice = _ADVICE.get(error.code, "check --store, and that the server runs and is reachable from here")
     return DoctorFinding("store", "wrong", str(error), advice)
 
 
