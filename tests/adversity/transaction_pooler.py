@@ -22,7 +22,15 @@ _ANSWERED_BY_READY = (b"Q", b"S")
 _TERMINATE = b"X"
 _PROTOCOL_3 = 196608
 # The startup parameters that PgBouncer accepts by default.
-_ACCEPTED = {"user", "database", "client_encoding", "datestyle", "timezone", "standard_conforming_strings", "application_name"}
+_ACCEPTED = {
+    "user",
+    "database",
+    "client_encoding",
+    "datestyle",
+    "timezone",
+    "standard_conforming_strings",
+    "application_name",
+}
 
 
 class Link:

@@ -8,13 +8,13 @@ import time
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, is_temporary, translate_unsent, undeclared_pooler_error
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
+from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, idle_limit_s
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
 from flowfabric.backends.postgres.pool import (
@@ -133,6 +133,19 @@ _SESSION = {
     # Up to version 17, a disabled scan that is still needed looks so expensive that JIT would compile the plan.
     "jit": "off",
 }
+# Sessions of this role that stopped in the middle of a statement: the server has begun to work on it, and waits for
+# the rest. No other timeout of the server ends such a session. COPY also waits for its client, for as long as it takes.
+_END_STALLED = """
+SELECT COUNT(pg_terminate_backend(a.pid))
+FROM pg_catalog.pg_stat_activity AS a
+WHERE a.application_name = 'flowfabric'
+    AND a.usename = current_user
+    AND a.datname = current_database()
+    AND a.state = 'active'
+    AND a.wait_event = 'ClientRead'
+    AND a.state_change < clock_timestamp() - make_interval(secs => $1)
+    AND a.query NOT ILIKE 'COPY%'
+"""
 _CLOSE_S = 10
 _RECONNECT_PAUSE_S = 0.2
 
@@ -175,8 +188,7 @@ class PostgresStore:
         listen_url = settings.listen_url or (None if settings.pooler else location.url)
         source = PostgresNotificationSource(listen_url, settings.schema, clock) if listen_url else None
         self.notifier = PostgresNotifier(pool, settings.schema, source)
-        local_settings = ";".join(f"SET LOCAL {name} = {value}" for name, value in _local_settings(settings).items())
-        self._write_options = TransactionOptions(wait_s=settings.statement_timeout_s, locally=local_settings)
+        self._write_options = TransactionOptions(wait_s=settings.statement_timeout_s)
         self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
         self._closed = False
 
@@ -232,6 +244,11 @@ class PostgresStore:
         async with self._connection() as connection:
             await connection.execute("SELECT 1")
 
+    async def end_stalled_sessions(self) -> int:
+        limit_s = idle_limit_s(self._settings.statement_timeout_s)
+        async with self._connection() as connection:
+            return int(await connection.fetchval(_END_STALLED, limit_s))
+
     async def store_info(self) -> StoreInfo:
         async with self._connection() as connection:
             return await read_store_info(connection, self._dialect, self._clock() if self._clock else None)
@@ -242,12 +259,12 @@ class PostgresStore:
     async def backup(self, file: str) -> None:
         raise backup_unsupported_error(POSTGRES_BACKUPS)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float | None = None) -> None:
         if self._closed:
             return
         self._closed = True
         await self._user_pool.close()
-        await self._pool.close(_CLOSE_S)
+        await self._pool.close(_CLOSE_S if timeout_s is None else min(_CLOSE_S, timeout_s))
 
     async def _run(self, body: Body[Result], options: TransactionOptions) -> Result:
         self._check_open()
@@ -295,14 +312,6 @@ async def _prepare(pool: Pool, dialect: Dialect, settings: Settings) -> tuple[st
         return str(await connection.fetchval("SELECT current_database()")), dialect
 
 
-def _local_settings(settings: Settings) -> dict[str, object]:
-    """Return the settings for each transaction behind a pooler, where other programs use the same session."""
-    if not settings.pooler:
-        return {}
-    timeout_ms = int(settings.statement_timeout_s * 1000)
-    return {"statement_timeout": timeout_ms, "synchronous_commit": "on", "enable_seqscan": "off", "jit": "off"}
-
-
 def check_version(number: int) -> None:
     """Raise if the server is too old. `number` is its version number, such as 140005 for 14.5."""
     if number < _MIN_VERSION * 10_000:
@@ -346,15 +355,24 @@ async def _check_row_security(connection: Connection, schema: str) -> None:
 
 
 def _make_pool(url: str, settings: Settings) -> Pool:
-    timeout_ms = int(settings.statement_timeout_s * 1000)
-    timeouts = {"statement_timeout": str(timeout_ms), "idle_in_transaction_session_timeout": str(2 * timeout_ms)}
-    open_connection = partial(
-        asyncpg.connect,
-        url,
-        connection_class=UnsharedConnection,
-        timeout=settings.statement_timeout_s,
-        command_timeout=settings.statement_timeout_s + 5,
-        statement_cache_size=0 if settings.pooler else 256,
-        server_settings={"application_name": "flowfabric"} if settings.pooler else _SESSION | timeouts,
-    )
+    timeouts = {
+        "statement_timeout": int(settings.statement_timeout_s * 1000),
+        "idle_in_transaction_session_timeout": int(idle_limit_s(settings.statement_timeout_s) * 1000),
+    }
+    local = {**timeouts, "synchronous_commit": "on", "enable_seqscan": "off", "jit": "off"}
+    local_settings = ";".join(f"SET LOCAL {name} = {value}" for name, value in local.items())
+    session = {**_SESSION, **SERVER_KEEPALIVES, **{name: str(value) for name, value in timeouts.items()}}
+
+    async def open_connection() -> UnsharedConnection:
+        connection: UnsharedConnection = await asyncpg.connect(
+            url,
+            connection_class=UnsharedConnection,
+            timeout=settings.statement_timeout_s,
+            command_timeout=settings.statement_timeout_s + 5,
+            statement_cache_size=0 if settings.pooler else 256,
+            server_settings={"application_name": "flowfabric"} if settings.pooler else session,
+        )
+        connection.local_settings = local_settings if settings.pooler else ""
+        return connection
+
     return Pool(open_connection, settings.pool_size)
