@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any
 
@@ -19,6 +20,7 @@ LEASE_S = 1.0
 # The limits of the server are twice the statement timeout, and at most 20 s.
 OPTIONS: dict[str, Any] = {"statement_timeout": "1s"}
 MARGIN_S = 12.0
+PATIENCE_S = 4.0
 CLIENT_OPTIONS = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
 
 
@@ -42,6 +44,23 @@ async def test_operator_can_cancel_the_execution_of_a_vanished_host(postgres: Po
             id_, _ = await vanish(proxy, url, operator, store, "delay", 600.0, **OPTIONS)
             await operator.operator.cancel(id_)
         assert (await operator.executions.describe(id_)).state == "cancelled"
+    await store.drop()
+
+
+async def test_cancelled_call_ends_immediately_while_the_server_does_not_respond(postgres: PostgresServer) -> None:
+    store = PostgresTestStore(postgres.dsn)
+    with proxied(postgres.dsn) as (proxy, url):
+        behind = PostgresTestStore(url)
+        behind.schema = store.schema
+        engine = await behind.connecting(notify=False)
+        lease = await leased(engine)
+        proxy.vanish_at("inside a statement")
+        call = asyncio.ensure_future(engine.leases.fail(lease.fence, "no"))
+        assert await asyncio.to_thread(proxy.has_vanished.wait, PATIENCE_S)
+        call.cancel()
+        done, _ = await asyncio.wait([call], timeout=PATIENCE_S)
+        assert done and call.cancelled()
+        await engine.close(0)
     await store.drop()
 
 

@@ -295,9 +295,10 @@ async def _serve(controls: Sequence[Proxy], ports: queue.Queue[list[int]]) -> No
     finally:
         for listener in listeners:
             listener.close()
-        for task in lines:
-            task.cancel()
-        await asyncio.gather(*lines, return_exceptions=True)
+        while lines:
+            for task in lines:
+                task.cancel()
+            await asyncio.gather(*lines, return_exceptions=True)
         await asyncio.sleep(0)  # Let the transports close.
 
 

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     Connection = asyncpg.Connection[Any]
 
 
-_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
+_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "tcp_keepalives_idle")
+_OVER_TCP = "SELECT inet_client_addr() IS NOT NULL"
 _NOW = "SELECT COALESCE($1, clock_timestamp())"
 _LAX = """
 SELECT CONCAT_WS(' in ', 'role "' || r.rolname || '"', 'database "' || d.datname || '"') AS name
@@ -61,9 +62,13 @@ ORDER BY name
 """
 
 
-async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect, now: datetime | None) -> StoreInfo:
-    """Return the versions of the server and the schema, and the durability settings."""
+async def read_store_info(
+    connection: asyncpg.Connection[Any], dialect: Dialect, now: datetime | None, *, pooler: bool
+) -> StoreInfo:
+    """Return the versions of the server and the schema, the durability settings, and how the server is reached."""
     settings = {name: str(await connection.fetchval(f"SHOW {name}")) for name in _SETTINGS}
+    reached_by = "tcp" if await connection.fetchval(_OVER_TCP) else "socket"
+    settings["reached_by"] = "pooler" if pooler else reached_by
     applied = await connection.fetch(dialect.translate(READ_APPLIED).text)
     version = str(await connection.fetchval("SHOW server_version"))
     return StoreInfo(
@@ -251,7 +256,8 @@ class PostgresStore:
 
     async def store_info(self) -> StoreInfo:
         async with self._connection() as connection:
-            return await read_store_info(connection, self._dialect, self._clock() if self._clock else None)
+            now = self._clock() if self._clock else None
+            return await read_store_info(connection, self._dialect, now, pooler=self._settings.pooler)
 
     async def find_damage(self) -> list[str]:
         return await self.read(lambda tx: find_violations(tx.session))

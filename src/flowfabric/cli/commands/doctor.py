@@ -206,6 +206,25 @@ def _check_file(info: StoreInfo) -> Iterator[DoctorFinding]:
         yield DoctorFinding("sqlite", "ok", text, "open the file only with flowfabric, or use SQLite 3.51.3 or later")
 
 
+def check_connection(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that the server notices a host that has vanished, and ends its transaction."""
+    settings = context.store_info.settings
+    reached_by = settings.get("reached_by")
+    if reached_by == "pooler":
+        text = "behind a pooler, only the pooler can notice that a host has vanished inside a step.tx"
+        advice = (
+            "set the keepalives of the pooler (PgBouncer: tcp_keepidle = 10, tcp_keepintvl = 5, tcp_keepcnt = 2, "
+            "tcp_user_timeout = 20000); see docs/guides/poolers.md"
+        )
+        yield DoctorFinding("connection", "ok", text, advice)
+    elif reached_by == "tcp" and settings.get("tcp_keepalives_idle") == "0":
+        text = "the server sends no keepalives, so a host that vanishes inside a step.tx keeps its row locked for hours"
+        advice = "run the server on a system with TCP keepalives; see docs/guides/poolers.md"
+        yield DoctorFinding("connection", "warning", text, advice)
+    elif reached_by == "tcp":
+        yield DoctorFinding("connection", "ok", "the server notices within 20 s that a host has vanished")
+
+
 def check_data(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Report damage in the stored data, if it was checked."""
     for problem in context.damage or ():
@@ -336,6 +355,6 @@ def _check_backlog(context: DoctorContext, backlog: Backlog) -> Iterator[DoctorF
 
 
 CHECKS = (
-    check_store, check_durability, check_data, check_permissions, check_clock, check_keys, check_notifications,
+    check_store, check_durability, check_connection, check_data, check_permissions, check_clock, check_keys, check_notifications,
     check_workers, check_lanes,
 )  # fmt: skip
