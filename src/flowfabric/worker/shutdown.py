@@ -35,6 +35,11 @@ class Deadline:
         self._passed = asyncio.Event()
         self._timers: list[asyncio.TimerHandle] = []
 
+    @property
+    def remaining_s(self) -> float | None:
+        """The time until the deadline, or None if it was not set."""
+        return None if self.ends_at is None else max(0.0, self.ends_at - asyncio.get_running_loop().time())
+
     def set(self, grace_s: float) -> None:
         """End the grace period after `grace_s`. If this is called again, the grace that ends first counts."""
         loop = asyncio.get_running_loop()

@@ -111,17 +111,6 @@ class Worker:
         """The number of slots in use."""
         return self._slots.busy
 
-    @property
-    def max_stop_s(self) -> float:
-        """The longest time that the worker takes to stop."""
-        return self._grace.total_seconds() + CLEANUP_S
-
-    @property
-    def remaining_s(self) -> float | None:
-        """The time that is left to stop, or None if the worker was not asked to stop."""
-        ends_at = self._deadline.ends_at
-        return None if ends_at is None else max(0.0, ends_at - asyncio.get_running_loop().time())
-
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             stack.callback(self.threads.close)
@@ -194,7 +183,7 @@ async def run_until_signal(
                 await worker.run()
     finally:
         if close is not None:
-            await close(None if worker is None else worker.remaining_s)
+            await close(None if worker is None else worker._deadline.remaining_s)
 
 
 @contextmanager
@@ -219,7 +208,7 @@ def stop_on_signals(worker: Worker, *, may_exit: bool = False) -> Iterator[None]
             signal.raise_signal(signal.SIGINT)
         interrupted = interrupted or number == signal.SIGINT
         if may_exit and not stops:
-            _exit_after(worker.max_stop_s)
+            _exit_after(worker._grace.total_seconds() + CLEANUP_S)
         loop.call_soon_threadsafe(stop, signal.Signals(number).name)
 
     former = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -18,7 +18,7 @@ VANISHED_S = 30.0
 TOGETHER = 10
 # In a short run, the server ends silent sessions after two seconds. A full run has the default limit of 20 seconds.
 SHORT_FAULTS = 3
-SHORT_OPTIONS = {"statement_timeout": "1s"}
+SHORT_OPTIONS: dict[str, Any] = {"statement_timeout": "1s"}
 
 
 async def _run(trial: Trial) -> Tally:

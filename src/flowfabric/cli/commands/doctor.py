@@ -355,6 +355,6 @@ def _check_backlog(context: DoctorContext, backlog: Backlog) -> Iterator[DoctorF
 
 
 CHECKS = (
-    check_store, check_durability, check_connection, check_data, check_permissions, check_clock, check_keys, check_notifications,
-    check_workers, check_lanes,
+    check_store, check_durability, check_connection, check_data, check_permissions, check_clock, check_keys,
+    check_notifications, check_workers, check_lanes,
 )  # fmt: skip
