@@ -2,6 +2,9 @@
 
 A client cannot rely on any session state between its transactions, because two successive transactions never run on the
 same server connection. This is the worst behaviour that a real pooler may show.
+
+The pooler ignores the settings that a client sends at startup. With `refuses_settings`, it refuses them as PgBouncer
+does.
 """
 
 from __future__ import annotations
@@ -18,6 +21,16 @@ _READY, _IDLE = b"Z", b"I"
 _ANSWERED_BY_READY = (b"Q", b"S")
 _TERMINATE = b"X"
 _PROTOCOL_3 = 196608
+# The startup parameters that PgBouncer accepts by default.
+_ACCEPTED = {
+    "user",
+    "database",
+    "client_encoding",
+    "datestyle",
+    "timezone",
+    "standard_conforming_strings",
+    "application_name",
+}
 
 
 class Link:
@@ -51,8 +64,9 @@ class Client:
 class TransactionPooler:
     """Lends a server connection to a client for one transaction at a time."""
 
-    def __init__(self, links: list[Link]) -> None:
+    def __init__(self, links: list[Link], *, refuses_settings: bool = False) -> None:
         self._links = links
+        self._refuses_settings = refuses_settings
         self._free: asyncio.Queue[Link] = asyncio.Queue()
         for link in links:
             self._free.put_nowait(link)
@@ -61,7 +75,10 @@ class TransactionPooler:
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Serve one client until it disconnects."""
         try:
-            await _startup(reader)
+            refused = [name for name in await _startup(reader) if name.lower() not in _ACCEPTED]
+            if refused and self._refuses_settings:
+                writer.write(_error("08P01", f"unsupported startup parameter: {refused[0]}"))
+                return
             writer.write(self._links[0].greeting)
             client = Client(reader, writer)
             while (await client.look())[0] != _TERMINATE:
@@ -95,12 +112,14 @@ class TransactionPooler:
 
 
 @asynccontextmanager
-async def pooler_before(dsn: str, folder: Path, connections: int = 3) -> AsyncIterator[tuple[str, TransactionPooler]]:
+async def pooler_before(
+    dsn: str, folder: Path, connections: int = 3, *, refuses_settings: bool = False
+) -> AsyncIterator[tuple[str, TransactionPooler]]:
     """Yield the address of a pooler in front of the server at `dsn`, and the pooler."""
     parts = urlsplit(dsn)
     socket = Path(parse_qs(parts.query)["host"][0]) / ".s.PGSQL.5432"
     links = [await _open(socket, parts.username or "postgres") for _ in range(connections)]
-    pooler = TransactionPooler(links)
+    pooler = TransactionPooler(links, refuses_settings=refuses_settings)
     server = await asyncio.start_unix_server(pooler.serve, folder / ".s.PGSQL.5432")
     try:
         yield f"postgresql://{parts.username}@/postgres?host={folder}", pooler
@@ -122,13 +141,19 @@ async def _open(socket: Path, user: str) -> Link:
     return link
 
 
-async def _startup(reader: StreamReader) -> None:
-    """Read the startup message of a client.
+async def _startup(reader: StreamReader) -> list[str]:
+    """Read the startup message of a client, and return the names of its parameters.
 
     The pooler does not forward the client's options, because clients share the server sessions.
     """
     [length] = struct.unpack("!I", await reader.readexactly(4))
-    await reader.readexactly(length - 4)
+    words = (await reader.readexactly(length - 4))[4:].split(b"\0")
+    return [word.decode() for word in words[:-2:2]]
+
+
+def _error(code: str, message: str) -> bytes:
+    fields = "".join(f"{letter}{text}\0" for letter, text in (("S", "FATAL"), ("C", code), ("M", message))) + "\0"
+    return b"E" + struct.pack("!I", len(fields.encode()) + 4) + fields.encode()
 
 
 async def _message(reader: StreamReader) -> tuple[bytes, bytes]:

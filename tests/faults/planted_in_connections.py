@@ -8,6 +8,12 @@ REPEATS, BATCHER, POOL = "engine/repeats.py", "engine/batcher.py", "backends/pos
 CALLS, CONNECTIONS = "../conformance/test_repeats.py", "../adversity/test_connections.py"
 UNSAFE = f"{CALLS}::test_call_that_is_not_safe_to_repeat_is_left_to_the_caller"
 USERS = "../end_to_end/client/test_repeats.py"
+STORE, LOOP = "backends/postgres/store.py", "reconcilers/loop.py"
+SERVERS, HOSTS = "../adversity/test_unusable_servers.py", "../adversity/test_vanished_hosts.py"
+TAKEOVER = f"{HOSTS}::test_another_worker_takes_over_from_a_host_that_vanished_inside_a_transaction"
+BLACKOUT = (
+    "../adversity/test_blackouts.py::test_worker_exits_in_time_if_it_gets_sigterm_while_the_store_does_not_respond"
+)
 
 PLANTED_IN_CONNECTIONS = (
     PlantedFault(
@@ -75,5 +81,84 @@ PLANTED_IN_CONNECTIONS = (
         "withheld capacity is lost",
         f"{CONNECTIONS}::test_pool_opens_more_connections_when_the_server_has_free_ones_again",
         Edit(POOL, "        if self._withheld_capacity and not self._is_closed:\n", "        if False:\n"),
+    ),
+    PlantedFault(
+        "replica is accepted",
+        f"{SERVERS}::test_connect_refuses_a_replica",
+        Edit(STORE, 'if server["is_replica"]:', "if False:"),
+    ),
+    PlantedFault(
+        "other encoding is accepted",
+        f"{SERVERS}::test_connect_refuses_a_database_whose_encoding_is_not_utf8",
+        Edit(STORE, 'if (encoding := server["encoding"]) != "UTF8":', 'if (encoding := server["encoding"]) == "":'),
+    ),
+    PlantedFault(
+        "pooler that drops settings is accepted",
+        f"{SERVERS}::test_connect_refuses_a_pooler_that_was_not_declared[drops settings]",
+        Edit(STORE, "if not settings.pooler and server", "if False and server"),
+    ),
+    PlantedFault(
+        "pooler that refuses settings looks like a lost connection",
+        f"{SERVERS}::test_connect_refuses_a_pooler_that_was_not_declared[refuses settings]",
+        Edit("backends/postgres/errors.py", 'and "startup parameter" in str(error)', "and not str(error)"),
+    ),
+    PlantedFault(
+        "hidden rows are accepted",
+        f"{SERVERS}::test_row_level_security_on_the_migrations_does_not_look_like_an_empty_schema",
+        Edit(STORE, "        await _check_row_security(connection, settings.schema)\n", ""),
+    ),
+    PlantedFault(
+        "restrictive policy is accepted",
+        f"{SERVERS}::test_connect_refuses_row_level_security_that_hides_rows[restrictive policy]",
+        Edit(STORE, "p.permissive = 'RESTRICTIVE'", "p.permissive = 'NEVER'"),
+    ),
+    PlantedFault(
+        "session requests no keepalives",
+        f"{HOSTS}::test_session_requests_keepalives_on_both_sides",
+        Edit(STORE, "{**_SESSION, **SERVER_KEEPALIVES,", "{**_SESSION,"),
+    ),
+    PlantedFault(
+        "socket has no keepalives",
+        f"{HOSTS}::test_session_requests_keepalives_on_both_sides",
+        Edit("backends/postgres/keepalive.py", "        _watch(transport)\n", "        pass\n"),
+    ),
+    PlantedFault(
+        "silent transaction keeps its locks",
+        f"{TAKEOVER}[delay]",
+        Edit(STORE, "int(idle_limit_s(settings.statement_timeout_s) * 1000)", "0"),
+    ),
+    PlantedFault(
+        "session that stopped inside a statement keeps its locks",
+        f"{TAKEOVER}[fail]",
+        Edit(LOOP, "            await self._end_stalled_sessions()\n", "            pass\n"),
+    ),
+    PlantedFault(
+        "cancelled transaction waits for its rollback",
+        f"{HOSTS}::test_cancelled_call_ends_immediately_while_the_server_does_not_respond",
+        Edit(
+            POOL,
+            "        except Exception:\n            await self.execute",
+            "        except BaseException:\n            await self.execute",
+        ),
+    ),
+    PlantedFault(
+        "shutdown waits for the store",
+        f"{BLACKOUT}[postgres-app.run]",
+        Edit("worker/worker.py", "await self._deadline.limit(drain(", "await (drain("),
+    ),
+    PlantedFault(
+        "engine waits for its connections when it closes",
+        f"{BLACKOUT}[postgres-app.run]",
+        Edit("app/app.py", "if ready is not None and timeout_s is not None:", "if False:"),
+    ),
+    PlantedFault(
+        "engine waits for a locked file when it closes",
+        f"{BLACKOUT}[sqlite-app.run]",
+        Edit("backends/sqlite/store.py", "await asyncio.wait([waiting], timeout=timeout_s)", "await waiting"),
+    ),
+    PlantedFault(
+        "process cannot end while SQLite waits for a locked file",
+        f"{BLACKOUT}[sqlite-app.run]",
+        Edit("backends/sqlite/writer.py", "_LOCK_STEP_MS = 400", "_LOCK_STEP_MS = 10_000"),
     ),
 )

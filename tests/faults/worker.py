@@ -110,8 +110,11 @@ class WatchedStore:
     async def backup(self, file: str) -> None:
         await self._store.backup(file)
 
-    async def close(self) -> None:
-        await self._store.close()
+    async def end_stalled_sessions(self) -> int:
+        return await self._store.end_stalled_sessions()
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        await self._store.close(timeout_s)
 
     async def _watched(self, run: Callable[[Body[Answer]], Awaitable[Answer]], body: Body[Answer], flag: int) -> Answer:
         entered = False

@@ -302,8 +302,7 @@ async def _enter_worker(app: App, **options: Any) -> AsyncIterator[Worker]:
 async def _work_until_signalled(app: App, entering: AbstractAsyncContextManager[Worker]) -> None:
     from flowfabric.worker import run_until_signal
 
-    async with app:
-        await run_until_signal(entering)
+    await run_until_signal(entering, app.engines.close)
 
 
 async def _work_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
@@ -438,12 +437,13 @@ class Engines:
         """True while the running loop uses an engine that this app did not open."""
         return asyncio.get_running_loop() in self._adopted
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float | None = None) -> None:
         """Close the engine that was opened for the running loop. The next call of `get` opens a new engine."""
         loop = asyncio.get_running_loop()
         self._opening.pop(loop, None)
-        self._ready.pop(loop, None)
-        opened = self._open.pop(loop, None)
+        ready, opened = self._ready.pop(loop, None), self._open.pop(loop, None)
+        if ready is not None and timeout_s is not None:
+            await ready.close(timeout_s)
         if opened is not None:
             await opened.aclose()
 

@@ -22,7 +22,7 @@ _CODES = (
     (Conflict, exit_codes.REFUSED),
 )
 # Some error messages name a Python parameter. These hints add the corresponding option of the command line.
-_OPTION_HINTS = {"unsafe_durability": " (--not-durable)"}
+_OPTION_HINTS = {"unsafe_durability": " (--not-durable)", "pooler_undeclared": " (--pooler)"}
 # If this variable is set, an internal error shows its traceback, for developers of flowfabric.
 _TRACEBACK_VARIABLE = "FLOWFABRIC_TRACEBACK"
 

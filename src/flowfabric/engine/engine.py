@@ -122,13 +122,14 @@ class Engine:
             while await context.call(erase_next, validation.MAX_BATCH):
                 pass
 
-    async def close(self) -> None:
-        """Close all connections.
+    async def close(self, timeout: validation.Duration | None = None) -> None:  # noqa: ASYNC109 - as in asyncpg
+        """Close all connections, and wait at most `timeout` for a store that does not respond.
 
         Writes of calls that have returned are durable. A call that is still running may or may not have been committed.
         """
-        await self._context.wakeups.close()
-        await self._context.store.close()
+        limit_s = None if timeout is None else validation.duration(timeout, "timeout").total_seconds()
+        await self._context.wakeups.close(limit_s)
+        await self._context.store.close(limit_s)
 
     async def __aenter__(self) -> Self:
         return self

@@ -130,10 +130,10 @@ class NotifyHub:
         assert self._zero_time is not None, "an engine reads the time when it opens"
         return self._zero_time + timedelta(seconds=time.monotonic())
 
-    async def close(self) -> None:
-        """Stop listening, and send the remaining announcements within a second."""
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Stop listening, and send the remaining announcements within a second, or within `timeout_s`."""
         await self._listener.close()
-        await self._announcer.close()
+        await self._announcer.close(_FLUSH_TIMEOUT_S if timeout_s is None else min(_FLUSH_TIMEOUT_S, timeout_s))
 
     def _on_commit(self, hints: CommitHints) -> None:
         if current_loop() is not None:
@@ -202,13 +202,13 @@ class Announcer:
         self._unknown_due_at = now
         self._unknown_due_timer = loop.call_later(wait_s, self._announce_unknown_due_now)
 
-    async def close(self) -> None:
-        """Send the remaining announcements within a second."""
+    async def close(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> None:
+        """Send the remaining announcements within `timeout_s`."""
         if self._unknown_due_timer is not None:
             self._unknown_due_timer.cancel()
             self._announce_unknown_due_now()
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=_FLUSH_TIMEOUT_S)
+            await asyncio.wait([self._task], timeout=timeout_s)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 

@@ -38,6 +38,7 @@ _log = logging.getLogger("flowfabric.reconcilers")
 _MAX_BACKOFF_S = 5.0
 _MIN_RETRY_S = 0.125
 _MAX_RETRY_S = 1.0
+_ROUNDS_UNTIL_STALLED = 4
 _MAX_CLOCK_ERROR = timedelta(seconds=0.25)
 
 
@@ -137,10 +138,17 @@ class Reconcilers:
         if any(tick.has_more or tick.done for tick in ticks):
             return 0.0
         self._idle_rounds = self._idle_rounds + 1 if report.overdue else 0
+        if self._idle_rounds and self._idle_rounds % _ROUNDS_UNTIL_STALLED == 0:
+            await self._end_stalled_sessions()
         if report.overdue:
             # Rows that fail or are locked must not hide later due times.
             report = await self._read_due(report.now)
         return self._pause(report.now, report.due)
+
+    async def _end_stalled_sessions(self) -> None:
+        """End the sessions of vanished processes, which may have locked the overdue rows."""
+        if number := await self._store.end_stalled_sessions():
+            _log.warning("Ended %d database sessions that had stopped in the middle of a statement", number)
 
     async def _read_due(self, after: datetime) -> DueReport:
         lanes, capabilities = self._notify_hub.waiters.waiting_lanes()

@@ -80,6 +80,9 @@ class Store(Protocol):
     async def ping(self) -> None:
         """Raise if the database does not respond."""
 
+    async def end_stalled_sessions(self) -> int:
+        """End the sessions of vanished processes that stopped in the middle of a statement. Return their number."""
+
     async def store_info(self) -> StoreInfo:
         """Return the version and the settings of the database."""
 
@@ -89,8 +92,8 @@ class Store(Protocol):
     async def backup(self, file: str) -> None:
         """Write a checked copy of the store to a new file. Raise `InvalidRequest` if the database has its own tool."""
 
-    async def close(self) -> None:
-        """Close all connections; later calls raise."""
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Close all connections; later calls raise. Wait at most `timeout_s` for a database that does not respond."""
 
 
 class Notifier(Protocol):

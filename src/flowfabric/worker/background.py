@@ -35,10 +35,13 @@ async def run_background_jobs(
     lease_table: LeaseTable,
     ttl_s: float,
     on_report: Callable[[RenewalReport], None],
+    *,
+    limit: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
 ) -> AsyncIterator[None]:
     """Renew leases and watch the event loop inside the block. `on_report` gets each renewal report in this loop.
 
-    Without `open_engine`, the worker's own engine renews the leases in this loop.
+    Without `open_engine`, the worker's own engine renews the leases in this loop. `limit` bounds the wait for the
+    thread.
     """
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
@@ -49,7 +52,7 @@ async def run_background_jobs(
         else:
             jobs.append(LeaseRenewer(lease_table, ttl_s, open_engine, _call_in_loop(loop, on_report)).run)
         thread = BackgroundThread(jobs)
-        stack.push_async_callback(thread.close, _CLOSE_TIMEOUT_S)
+        stack.push_async_callback(lambda: limit(thread.close(_CLOSE_TIMEOUT_S)))
         thread.start()
         yield
 

@@ -5,18 +5,21 @@
 
 When a worker stops, it makes no further claims and releases unstarted leases. It asks active runs to unwind within the
 grace period. Then it notifies the remaining runs of the loss of their lease, and releases their leases. A released
-lease uses up no attempt. `run_until_signal` runs a worker until SIGTERM or SIGINT.
+lease uses up no attempt. If the store does not respond, the worker stops nevertheless, and its leases expire.
+`run_until_signal` runs a worker until SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
-from collections.abc import Collection, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError
@@ -29,10 +32,13 @@ from flowfabric.worker.background import run_background_jobs, run_in_background
 from flowfabric.worker.claimer import ClaimCriteria, Claimer
 from flowfabric.worker.heartbeat import WorkerHeartbeat, new_worker_id
 from flowfabric.worker.leases import LeaseTable, OpenEngine
-from flowfabric.worker.shutdown import drain
+from flowfabric.worker.shutdown import CLEANUP_S, Deadline, drain
 
 _log = logging.getLogger("flowfabric.worker")
 MAX_SLOTS = 10_000
+# The engine closes and the interpreter ends within this time.
+_EXIT_MARGIN_S = 1.5
+Close = Callable[[float | None], Coroutine[Any, Any, None]]
 
 
 class Worker:
@@ -87,7 +93,7 @@ class Worker:
             on_store_lost=self._on_store_lost,
         )
         self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy)
-        self._grace_over = asyncio.Event()
+        self._deadline = Deadline()
         self._stopped = asyncio.Event()
         self._stop_task: asyncio.Task[None] | None = None
         self._loss: FlowFabricError | None = None
@@ -110,11 +116,12 @@ class Worker:
             stack.callback(self.threads.close)
             stack.enter_context(self._engine.leases.report_locks_to(self._lease_table))
             ttl_s, on_report = self._criteria.lease_ttl.total_seconds(), self._runs.on_report
-            jobs = run_background_jobs(self._engine, self._open_renewal_engine, self._lease_table, ttl_s, on_report)
+            open_engine, limit = self._open_renewal_engine, self._deadline.limit
+            jobs = run_background_jobs(self._engine, open_engine, self._lease_table, ttl_s, on_report, limit=limit)
             await stack.enter_async_context(jobs)
             if self._reconcile:
                 await stack.enter_async_context(self._engine.reconcilers.run_in_background(self._on_store_lost))
-            stack.push_async_callback(self._heartbeat.leave)
+            stack.push_async_callback(lambda: limit(self._heartbeat.leave()))
             await stack.enter_async_context(run_in_background(self._heartbeat.run()))
             self._claimer.start()
             self._exit_stack = stack.pop_all()
@@ -134,13 +141,11 @@ class Worker:
     async def stop(self, grace: validation.Duration | None = None) -> None:
         """Drain the worker and wait until it has stopped. If this is called again, the grace that ends first counts."""
         seconds = (self._grace if grace is None else validation.duration(grace, "grace")).total_seconds()
-        timer = asyncio.get_running_loop().call_later(seconds, self._grace_over.set)
+        if not self._stopped.is_set():
+            self._deadline.set(seconds)
         if self._stop_task is None:
             self._stop_task = asyncio.create_task(self._stop(), name="flowfabric-stop")
-        try:
-            await asyncio.shield(self._stop_task)
-        finally:
-            timer.cancel()
+        await asyncio.shield(self._stop_task)
 
     def _on_store_lost(self, error: BaseException) -> None:
         """Stop immediately, because this process can neither record results nor release leases.
@@ -156,20 +161,33 @@ class Worker:
     async def _stop(self) -> None:
         try:
             async with self._exit_stack:
-                await drain(self._engine, self._claimer, self._runs, self._grace_over, self._loss)
+                grace_over = self._deadline.grace_over
+                await self._deadline.limit(drain(self._engine, self._claimer, self._runs, grace_over, self._loss))
         finally:
+            self._deadline.cancel()
             self._stopped.set()
 
 
-async def run_until_signal(entering: AbstractAsyncContextManager[Worker]) -> None:
-    """Run the worker until SIGTERM or SIGINT, then drain it. Call this only in the main thread."""
-    async with entering as worker:
-        with stop_on_signals(worker):
-            await worker.run()
+async def run_until_signal(
+    entering: AbstractAsyncContextManager[Worker], close: Close | None = None, *, may_exit: bool = False
+) -> None:
+    """Run the worker until SIGTERM or SIGINT, then drain it. Call this only in the main thread.
+
+    `close` closes the engine. It gets the number of seconds that are left of the shutdown, or None if there is no
+    limit. With `may_exit`, the process exits if it has not ended in time, even if a thread never ends.
+    """
+    worker: Worker | None = None
+    try:
+        async with entering as worker:
+            with stop_on_signals(worker, may_exit=may_exit):
+                await worker.run()
+    finally:
+        if close is not None:
+            await close(None if worker is None else worker._deadline.remaining_s)
 
 
 @contextmanager
-def stop_on_signals(worker: Worker) -> Iterator[None]:
+def stop_on_signals(worker: Worker, *, may_exit: bool = False) -> Iterator[None]:
     """Stop the worker on SIGTERM or SIGINT inside the block. A second SIGINT ends the process immediately.
 
     The handlers are set by `signal.signal`, not on the event loop, so that they work while the loop is blocked.
@@ -189,6 +207,8 @@ def stop_on_signals(worker: Worker) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
         interrupted = interrupted or number == signal.SIGINT
+        if may_exit and not stops:
+            _exit_after(worker._grace.total_seconds() + CLEANUP_S)
         loop.call_soon_threadsafe(stop, signal.Signals(number).name)
 
     former = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -197,3 +217,16 @@ def stop_on_signals(worker: Worker) -> Iterator[None]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+def _exit_after(seconds: float) -> None:
+    """End the process some time after these seconds, if it still runs."""
+    timer = threading.Timer(seconds + _EXIT_MARGIN_S, _exit_now)
+    timer.daemon = True
+    timer.start()
+
+
+def _exit_now() -> None:
+    _log.error("Process did not end in time and exits now; leases that were not returned expire")
+    logging.shutdown()
+    os._exit(1)

@@ -12,6 +12,7 @@ import pytest
 from flowfabric.cli.commands.doctor import (
     DoctorContext,
     check_clock,
+    check_connection,
     check_durability,
     check_keys,
     check_lanes,
@@ -78,6 +79,20 @@ def test_old_sqlite_is_named_and_a_file_without_a_wal_is_wrong() -> None:
     assert [finding.subject for finding in check_durability(make_context(store_info=file))] == ["durability", "sqlite"]
     [finding] = check_durability(make_context(store_info=make_store_info("sqlite", "3.51.3", journal_mode="delete")))
     assert finding.verdict == "wrong"
+
+
+def test_settings_of_a_pooler_are_named() -> None:
+    [finding] = check_connection(make_context(store_info=make_store_info(reached_by="pooler")))
+    assert finding.verdict == "ok" and "tcp_user_timeout = 20000" in finding.advice and "poolers.md" in finding.advice
+
+
+def test_server_that_sends_no_keepalives_is_a_warning() -> None:
+    over_tcp = make_store_info(reached_by="tcp", tcp_keepalives_idle="10")
+    assert [finding.verdict for finding in check_connection(make_context(store_info=over_tcp))] == ["ok"]
+    silent = make_store_info(reached_by="tcp", tcp_keepalives_idle="0")
+    [finding] = check_connection(make_context(store_info=silent))
+    assert finding.verdict == "warning" and "vanishes" in finding.text and finding.advice
+    assert not list(check_connection(make_context(store_info=make_store_info(reached_by="socket"))))
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(0, "ok"), (-0.9, "ok"), (5, "warning"), (-60, "wrong")])

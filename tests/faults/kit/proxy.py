@@ -8,6 +8,7 @@ and which messages make the server commit.
 | `arm(place)` | the `place`-th commit happens, its reply is lost, and the connection closes |
 | `drops_replies` | the server gets every request, and the client gets no reply (a one-way partition) |
 | `stalls` | nothing passes in either direction, and new connections hang |
+| `vanish_at(place)` | the proxy stalls at the second statement of the next transaction, like a host that vanishes |
 | `reset_rate` | each reply is lost with this probability, and its connection is reset |
 | `cut()` | every open connection is reset |
 | `target` | new connections go to another server |
@@ -24,13 +25,15 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
 QUERY, PARSE, BIND, EXECUTE, READY = b"Q", b"P", b"B", b"E", b"Z"
-IDLE = b"I"
+IDLE, IN_TRANSACTION = b"I", b"T"
+VanishingPlace = Literal["inside a statement", "between statements"]
 WRITES = (b"INSERT INTO", b'UPDATE "', b"DELETE FROM")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -45,6 +48,9 @@ class Proxy:
         self.lost = 0
         self.resets = 0
         self.dropped = 0
+        self.startups: list[dict[str, str]] = []
+        self.has_vanished = threading.Event()
+        self._vanishes: VanishingPlace | None = None
         self._countdown = 0
         self._loop = loop
         self._random = random.Random(seed)
@@ -56,6 +62,24 @@ class Proxy:
     def arm(self, place: int = 1) -> None:
         """Lose the reply to the `place`-th commit from now."""
         self._countdown = place
+
+    def vanish_at(self, place: VanishingPlace) -> None:
+        """Stall at the second statement of the next transaction.
+
+        Inside a statement, the server gets its first message, which is Parse or Bind, and nothing after it.
+        """
+        self._vanishes = place
+
+    async def vanish(self, send: Callable[[], Awaitable[None]]) -> None:
+        """Stall now if `vanish_at` was called. `send` sends the first message of the statement."""
+        if (place := self._vanishes) is None:
+            return
+        self._vanishes = None
+        if place == "inside a statement":
+            await send()
+        self.stalls = True
+        self._flowing.clear()
+        self.has_vanished.set()
 
     def cut(self) -> None:
         """Reset every open connection."""
@@ -89,14 +113,16 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one client connection until one of its sides closes."""
         line: Line | None = None
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await self.until_flowing()
-            line = Line(self, (reader, writer), await _connect(self.target))
-            self._lines.add(line)
-            await line.run()
-        if line is not None:
-            self._lines.discard(line)
-        writer.close()
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await self.until_flowing()
+                line = Line(self, (reader, writer), await _connect(self.target))
+                self._lines.add(line)
+                await line.run()
+        finally:
+            if line is not None:
+                self._lines.discard(line)
+            writer.close()
 
     async def until_flowing(self) -> None:
         """Wait while the proxy stalls."""
@@ -118,6 +144,8 @@ class Line:
         self._losing = False
         self._writing: dict[bytes, bool] = {}
         self._bound = b""
+        self._parsed: bytes | None = None
+        self._statements = 0
 
     async def run(self) -> None:
         """Forward messages until one side closes."""
@@ -145,12 +173,30 @@ class Line:
         reader, _ = self._client
         length = await reader.readexactly(4)
         # The startup message has no type letter.
-        await self._send(self._server, length + await reader.readexactly(int.from_bytes(length) - 4))
+        startup = await reader.readexactly(int.from_bytes(length) - 4)
+        words = [word.decode() for word in startup[4:].split(b"\0")]
+        self._proxy.startups.append(dict(zip(words[:-2:2], words[1:-2:2], strict=False)))
+        await self._send(self._server, length + startup)
         while True:
             kind, message = await _message(reader)
             if self._commits(kind, message[5:]) and self._proxy.loses():
                 self._losing = True
+            if self._begins_second(kind, message[5:]):
+                await self._proxy.vanish(partial(self._send, self._server, message))
             await self._send(self._server, message)
+
+    def _begins_second(self, kind: bytes, body: bytes) -> bool:
+        """Return True if this message begins the second statement of a transaction."""
+        if self._state != IN_TRANSACTION:
+            self._statements, self._parsed = 0, None
+            return False
+        begins = kind == PARSE or (kind == BIND and body.split(b"\0", 2)[1] != self._parsed)
+        if kind == PARSE:
+            self._parsed = body.split(b"\0", 1)[0]
+        elif kind == BIND:
+            self._parsed = None
+        self._statements += begins
+        return begins and self._statements == 2
 
     def _commits(self, kind: bytes, body: bytes) -> bool:
         """Return True if the server commits before it responds to this message."""
@@ -238,7 +284,8 @@ async def _serve(controls: Sequence[Proxy], ports: queue.Queue[list[int]]) -> No
         task = asyncio.current_task()
         assert task is not None, "asyncio serves a client in a task"
         lines.add(task)
-        await proxy.serve(reader, writer)
+        with contextlib.suppress(asyncio.CancelledError):
+            await proxy.serve(reader, writer)
         lines.discard(task)
 
     listeners = [await asyncio.start_server(partial(serve, proxy), "127.0.0.1", 0) for proxy in controls]
@@ -248,9 +295,11 @@ async def _serve(controls: Sequence[Proxy], ports: queue.Queue[list[int]]) -> No
     finally:
         for listener in listeners:
             listener.close()
-        for task in lines:
-            task.cancel()
-        await asyncio.gather(*lines, return_exceptions=True)
+        while lines:
+            for task in lines:
+                task.cancel()
+            await asyncio.gather(*lines, return_exceptions=True)
+        await asyncio.sleep(0)  # Let the transports close.
 
 
 async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.faults.rows import (
+    blackouts,
     blocked_leases,
     clock_jumps,
     connection_resets,
@@ -16,6 +17,7 @@ from tests.faults.rows import (
     random_signals,
     replaced_files,
     server_outages,
+    vanished_hosts,
 )
 from tests.faults.rows.row import Row
 
@@ -33,5 +35,7 @@ _SUITES = (
     lent_connections,
     random_signals,
     replaced_files,
+    vanished_hosts,
+    blackouts,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

@@ -40,6 +40,7 @@ TABLE = {
         invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_option other_store
         unknown_kind
         backup_unsupported
+        pooler_undeclared rows_hidden unsupported_encoding
     """,
     "Refused": """
         capability_mismatch different_worker execution_not_active execution_not_eligible execution_not_leaseable

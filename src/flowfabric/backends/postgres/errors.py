@@ -82,6 +82,8 @@ def translate(error: BaseException) -> BaseException:
 
 def translate_unsent(error: BaseException) -> BaseException:
     """Return our error for a driver error that was raised before anything was sent to the server."""
+    if isinstance(error, _ERRORS.ProtocolViolationError) and "startup parameter" in str(error):
+        return undeclared_pooler_error(f"refused a setting of the session ({error})")
     ours = translate(error)
     if ours is error or not isinstance(ours, Unavailable):
         return ours
@@ -92,6 +94,12 @@ def translate_unsent(error: BaseException) -> BaseException:
         unsent = Unavailable(ours.code, ours.message, sent=False)
     unsent.__cause__ = error
     return unsent
+
+
+def undeclared_pooler_error(problem: str) -> InvalidRequest:
+    """Return the error for a pooler that `connect` was not told about."""
+    message = f"the address is that of a pooler, which {problem}; connect with pooler=True, or to the server itself"
+    return InvalidRequest("pooler_undeclared", message)
 
 
 def _find_meaning(error: BaseException) -> FlowFabricError | None:

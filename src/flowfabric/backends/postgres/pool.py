@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import asyncpg
 
 from flowfabric.backends.postgres.errors import OtherEventLoop, PoolClosed, is_conflict, translate, translate_unsent
+from flowfabric.backends.postgres.keepalive import WatchedConnection
 from flowfabric.core.errors import FlowFabricError, Unavailable
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _MAX_TRIES = 10
 INITIAL_BACKOFF_S = 0.005
 _MAX_BACKOFF_S = 0.1
 
+Isolation = Literal["read_committed", "repeatable_read"]
 Result = TypeVar("Result")
 Transaction = TypeVar("Transaction")
 
@@ -306,11 +308,35 @@ class Pool:
             raise OtherEventLoop("the pool belongs to another event loop")
 
 
-class UnsharedConnection(asyncpg.Connection):
-    """A connection that no user code has changed, so that a reset needs no extra statement."""
+class UnsharedConnection(WatchedConnection):
+    """A connection that no user code has changed, so that a reset needs no extra statement.
+
+    Behind a pooler, other programs use the same session. `local_settings` then holds SQL with the settings for each
+    transaction.
+    """
+
+    local_settings = ""
 
     def get_reset_query(self) -> str:
         return ""
+
+    @asynccontextmanager
+    async def transaction(  # type: ignore[override] # `async with` is the only use of asyncpg's own object
+        self, *, isolation: Isolation = "read_committed", readonly: bool = False
+    ) -> AsyncIterator[None]:
+        """Run the block in a transaction, which begins with its settings in one round trip.
+
+        A block that is cancelled does not wait for the rollback, because the server may not respond. The pool resets
+        the connection in the background.
+        """
+        mode = f"{isolation.replace('_', ' ').upper()}{' READ ONLY' if readonly else ''}"
+        await self.execute(f"BEGIN ISOLATION LEVEL {mode};{self.local_settings}")
+        try:
+            yield
+        except Exception:
+            await self.execute("ROLLBACK")
+            raise
+        await self.execute("COMMIT")
 
 
 class ConnectionSource(Protocol):
@@ -337,13 +363,10 @@ async def acquire(pool: ConnectionSource, timeout_s: float) -> AsyncIterator[Con
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionOptions:
-    """How to begin a transaction, and how long to wait for a connection.
-
-    Behind a pooler, other programs use the same session. `locally` then holds SQL with settings for one transaction.
-    """
+    """How to begin a transaction, and how long to wait for a connection. `locally` holds SQL to begin with."""
 
     wait_s: float
-    isolation: Literal["read_committed", "repeatable_read"] = "read_committed"
+    isolation: Isolation = "read_committed"
     readonly: bool = False
     locally: str = ""
 

@@ -8,13 +8,13 @@ import time
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from flowfabric.backends.postgres.errors import is_conflict, is_temporary, translate_unsent
+from flowfabric.backends.postgres.errors import is_conflict, is_temporary, translate_unsent, undeclared_pooler_error
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
+from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, idle_limit_s
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
 from flowfabric.backends.postgres.pool import (
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     Connection = asyncpg.Connection[Any]
 
 
-_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
+_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "tcp_keepalives_idle")
+_OVER_TCP = "SELECT inet_client_addr() IS NOT NULL"
 _NOW = "SELECT COALESCE($1, clock_timestamp())"
 _LAX = """
 SELECT CONCAT_WS(' in ', 'role "' || r.rolname || '"', 'database "' || d.datname || '"') AS name
@@ -61,9 +62,13 @@ ORDER BY name
 """
 
 
-async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect, now: datetime | None) -> StoreInfo:
-    """Return the versions of the server and the schema, and the durability settings."""
+async def read_store_info(
+    connection: asyncpg.Connection[Any], dialect: Dialect, now: datetime | None, *, pooler: bool
+) -> StoreInfo:
+    """Return the versions of the server and the schema, the durability settings, and how the server is reached."""
     settings = {name: str(await connection.fetchval(f"SHOW {name}")) for name in _SETTINGS}
+    reached_by = "tcp" if await connection.fetchval(_OVER_TCP) else "socket"
+    settings["reached_by"] = "pooler" if pooler else reached_by
     applied = await connection.fetch(dialect.translate(READ_APPLIED).text)
     version = str(await connection.fetchval("SHOW server_version"))
     return StoreInfo(
@@ -77,6 +82,44 @@ async def read_store_info(connection: asyncpg.Connection[Any], dialect: Dialect,
 
 
 _MIN_VERSION = 14
+_SERVER = """
+SELECT
+    current_setting('server_version_num')::INTEGER AS version,
+    current_setting('server_encoding') AS encoding,
+    current_setting('plan_cache_mode') AS plan_cache_mode,
+    current_setting('fsync') AS fsync,
+    current_setting('full_page_writes') AS full_page_writes,
+    pg_is_in_recovery() AS is_replica
+"""
+# The first table on which policies apply to this role, unless one policy admits every row for reads and writes.
+_ROW_SECURITY = """
+SELECT c.relname AS table, current_user AS role
+FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = $1
+    AND c.relkind IN ('r', 'p')
+    AND row_security_active(c.oid)
+    AND (
+        NOT EXISTS (
+            SELECT 1
+            FROM pg_catalog.pg_policies AS p
+            WHERE p.schemaname = n.nspname
+                AND p.tablename = c.relname
+                AND p.permissive = 'PERMISSIVE'
+                AND p.cmd = 'ALL'
+                AND p.qual = 'true'
+                AND COALESCE(p.with_check, 'true') = 'true'
+                AND ('public' = ANY(p.roles) OR current_user = ANY(p.roles))
+        )
+        OR EXISTS (
+            SELECT 1
+            FROM pg_catalog.pg_policies AS p
+            WHERE p.schemaname = n.nspname AND p.tablename = c.relname AND p.permissive = 'RESTRICTIVE'
+        )
+    )
+ORDER BY c.relname
+LIMIT 1
+"""
 _TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 # How a server refuses `_TIMELINE`: it lacks the functions, as some hosted servers do, or the role may not call them.
 _NO_TIMELINE = (
@@ -84,6 +127,30 @@ _NO_TIMELINE = (
     asyncpg.exceptions.InsufficientPrivilegeError,
     asyncpg.exceptions.UndefinedFunctionError,
 )
+_SESSION = {
+    "application_name": "flowfabric",
+    "timezone": "UTC",
+    "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
+    "plan_cache_mode": "force_generic_plan",
+    # Each plan is made only once, often while tables are empty. A sequential scan then looks cheap.
+    "enable_seqscan": "off",
+    # Up to version 17, a disabled scan that is still needed looks so expensive that JIT would compile the plan.
+    "jit": "off",
+}
+# Sessions of this role that stopped in the middle of a statement: the server has begun to work on it, and waits for
+# the rest. No other timeout of the server ends such a session. COPY also waits for its client, for as long as it takes.
+_END_STALLED = """
+SELECT COUNT(pg_terminate_backend(a.pid))
+FROM pg_catalog.pg_stat_activity AS a
+WHERE a.application_name = 'flowfabric'
+    AND a.usename = current_user
+    AND a.datname = current_database()
+    AND a.state = 'active'
+    AND a.wait_event = 'ClientRead'
+    AND a.state_change < clock_timestamp() - make_interval(secs => $1)
+    AND a.query NOT ILIKE 'COPY%'
+"""
 _CLOSE_S = 10
 _RECONNECT_PAUSE_S = 0.2
 
@@ -126,8 +193,7 @@ class PostgresStore:
         listen_url = settings.listen_url or (None if settings.pooler else location.url)
         source = PostgresNotificationSource(listen_url, settings.schema, clock) if listen_url else None
         self.notifier = PostgresNotifier(pool, settings.schema, source)
-        local_settings = ";".join(f"SET LOCAL {name} = {value}" for name, value in _local_settings(settings).items())
-        self._write_options = TransactionOptions(wait_s=settings.statement_timeout_s, locally=local_settings)
+        self._write_options = TransactionOptions(wait_s=settings.statement_timeout_s)
         self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
         self._closed = False
 
@@ -183,9 +249,15 @@ class PostgresStore:
         async with self._connection() as connection:
             await connection.execute("SELECT 1")
 
+    async def end_stalled_sessions(self) -> int:
+        limit_s = idle_limit_s(self._settings.statement_timeout_s)
+        async with self._connection() as connection:
+            return int(await connection.fetchval(_END_STALLED, limit_s))
+
     async def store_info(self) -> StoreInfo:
         async with self._connection() as connection:
-            return await read_store_info(connection, self._dialect, self._clock() if self._clock else None)
+            now = self._clock() if self._clock else None
+            return await read_store_info(connection, self._dialect, now, pooler=self._settings.pooler)
 
     async def find_damage(self) -> list[str]:
         return await self.read(lambda tx: find_violations(tx.session))
@@ -193,12 +265,12 @@ class PostgresStore:
     async def backup(self, file: str) -> None:
         raise backup_unsupported_error(POSTGRES_BACKUPS)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float | None = None) -> None:
         if self._closed:
             return
         self._closed = True
         await self._user_pool.close()
-        await self._pool.close(_CLOSE_S)
+        await self._pool.close(_CLOSE_S if timeout_s is None else min(_CLOSE_S, timeout_s))
 
     async def _run(self, body: Body[Result], options: TransactionOptions) -> Result:
         self._check_open()
@@ -236,21 +308,14 @@ async def _open_first(pool: Pool, settings: Settings) -> Connection:
 async def _prepare(pool: Pool, dialect: Dialect, settings: Settings) -> tuple[str, Dialect]:
     """Check the server, migrate the schema, and return the name of the database and the dialect of the server."""
     async with acquire(pool, settings.statement_timeout_s) as connection:
-        await _check_server(connection, settings.durable)
+        await _check_server(connection, settings)
+        await _check_row_security(connection, settings.schema)
         await migrate(connection, settings.schema, dialect, settings.migrate)
         try:
             await connection.fetchval(f"SELECT {_TIMELINE}")
         except _NO_TIMELINE:
             dialect = replace(dialect, replacements=((_TIMELINE, "NULL::TEXT"),))
         return str(await connection.fetchval("SELECT current_database()")), dialect
-
-
-def _local_settings(settings: Settings) -> dict[str, object]:
-    """Return the settings for each transaction behind a pooler, where other programs use the same session."""
-    if not settings.pooler:
-        return {}
-    timeout_ms = int(settings.statement_timeout_s * 1000)
-    return {"statement_timeout": timeout_ms, "synchronous_commit": "on", "enable_seqscan": "off", "jit": "off"}
 
 
 def check_version(number: int) -> None:
@@ -260,38 +325,60 @@ def check_version(number: int) -> None:
         raise InvalidRequest("unsupported_version", message)
 
 
-async def _check_server(connection: Connection, durable: bool) -> None:
-    check_version(int(await connection.fetchval("SHOW server_version_num")))
-    for setting in ("fsync", "full_page_writes") if durable else ():
-        if await connection.fetchval(f"SHOW {setting}") != "on":
+async def _check_server(connection: Connection, settings: Settings) -> None:
+    """Raise if the engine cannot work on this server, or could lose acknowledged work there."""
+    server = await connection.fetchrow(_SERVER)
+    assert server is not None, "the statement returns one row"
+    check_version(server["version"])
+    if server["is_replica"]:
+        message = "the server is a replica, which accepts no writes; connect to the primary"
+        raise Unavailable("server_read_only", message)
+    if (encoding := server["encoding"]) != "UTF8":
+        message = (
+            f"the database has the encoding {encoding}, which cannot store all text; "
+            "use a database that was created with ENCODING 'UTF8'"
+        )
+        raise InvalidRequest("unsupported_encoding", message, encoding=encoding)
+    if not settings.pooler and server["plan_cache_mode"] != _SESSION["plan_cache_mode"]:
+        raise undeclared_pooler_error("dropped the settings of the session")
+    for setting in ("fsync", "full_page_writes") if settings.durable else ():
+        if server[setting] != "on":
             message = (
                 f"{setting} is off, so the server may lose acknowledged work; turn it on, or connect with durable=False"
             )
             raise InvalidRequest("unsafe_durability", message, setting=setting)
 
 
+async def _check_row_security(connection: Connection, schema: str) -> None:
+    """Raise if a policy may hide rows of our tables from this role, or refuse its writes."""
+    if (hidden := await connection.fetchrow(_ROW_SECURITY, schema)) is not None:
+        table, role = hidden["table"], hidden["role"]
+        message = (
+            f"row-level security may hide rows of {schema}.{table} from the role {role}; run ALTER TABLE "
+            f"{schema}.{table} DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
+        )
+        raise InvalidRequest("rows_hidden", message, table=table, role=role)
+
+
 def _make_pool(url: str, settings: Settings) -> Pool:
-    timeout_ms = int(settings.statement_timeout_s * 1000)
-    session = {
-        "application_name": "flowfabric",
-        "timezone": "UTC",
-        "synchronous_commit": "on",
-        "default_transaction_isolation": "read committed",
-        "plan_cache_mode": "force_generic_plan",
-        # Each plan is made only once, often while tables are empty. A sequential scan then looks cheap.
-        "enable_seqscan": "off",
-        # Up to version 17, a disabled scan that is still needed looks so expensive that JIT would compile the plan.
-        "jit": "off",
-        "statement_timeout": str(timeout_ms),
-        "idle_in_transaction_session_timeout": str(2 * timeout_ms),
+    timeouts = {
+        "statement_timeout": int(settings.statement_timeout_s * 1000),
+        "idle_in_transaction_session_timeout": int(idle_limit_s(settings.statement_timeout_s) * 1000),
     }
-    open_connection = partial(
-        asyncpg.connect,
-        url,
-        connection_class=UnsharedConnection,
-        timeout=settings.statement_timeout_s,
-        command_timeout=settings.statement_timeout_s + 5,
-        statement_cache_size=0 if settings.pooler else 256,
-        server_settings={"application_name": "flowfabric"} if settings.pooler else session,
-    )
+    local = {**timeouts, "synchronous_commit": "on", "enable_seqscan": "off", "jit": "off"}
+    local_settings = ";".join(f"SET LOCAL {name} = {value}" for name, value in local.items())
+    session = {**_SESSION, **SERVER_KEEPALIVES, **{name: str(value) for name, value in timeouts.items()}}
+
+    async def open_connection() -> UnsharedConnection:
+        connection: UnsharedConnection = await asyncpg.connect(
+            url,
+            connection_class=UnsharedConnection,
+            timeout=settings.statement_timeout_s,
+            command_timeout=settings.statement_timeout_s + 5,
+            statement_cache_size=0 if settings.pooler else 256,
+            server_settings={"application_name": "flowfabric"} if settings.pooler else session,
+        )
+        connection.local_settings = local_settings if settings.pooler else ""
+        return connection
+
     return Pool(open_connection, settings.pool_size)

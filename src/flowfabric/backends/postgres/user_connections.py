@@ -6,9 +6,9 @@ used only if the operation may write before it raises, because many savepoints i
 
 `step.tx` runs user code in a transaction of the engine. Its connections come from a separate pool, opened by the first
 call, because settings and codecs of one side must not reach the other. They have the defaults of the server and the
-role, including the search path, and are reset when they are given back. Only the statement timeout, the time zone UTC,
-the application name and `synchronous_commit` are set: a role may turn the latter off, but the engine acknowledges the
-commit. The engine's statements name their schema. User code cannot close the connection.
+role, including the search path, and are reset when they are given back. Only the statement timeout, the keepalives, the
+time zone UTC, the application name and `synchronous_commit` are set: a role may turn the latter off, but the engine
+acknowledges the commit. The engine's statements name their schema. User code cannot close the connection.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translate
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
+from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, WatchedConnection
 from flowfabric.backends.postgres.notify import channel_name, to_payload
 from flowfabric.backends.postgres.pool import Settings, TransactionOptions, run_in_transaction
 from flowfabric.backends.postgres.session import DriverConnection, PostgresSession
@@ -350,6 +351,7 @@ class UserTransactionPool:
             "timezone": "UTC",
             "synchronous_commit": "on",
             "statement_timeout": str(int(self._settings.statement_timeout_s * 1000)),
+            **SERVER_KEEPALIVES,
         }
         behind_pooler = self._settings.pooler
         return await asyncpg.create_pool(
@@ -366,7 +368,7 @@ class UserTransactionPool:
 _IN_USER_CODE = ContextVar("in_user_code", default=False)
 
 
-class LentConnection(asyncpg.Connection):
+class LentConnection(WatchedConnection):
     """A connection that user code cannot close while it has the connection. The pool can, when the engine closes."""
 
     is_lent = False

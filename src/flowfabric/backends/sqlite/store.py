@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from functools import partial
@@ -154,6 +154,9 @@ class SqliteStore:
     async def ping(self) -> None:
         await self.read(_do_nothing)
 
+    async def end_stalled_sessions(self) -> int:
+        return 0  # The system ends the locks of a process with the process.
+
     async def store_info(self) -> StoreInfo:
         self._check_usable()
         if self._path == MEMORY:
@@ -173,13 +176,27 @@ class SqliteStore:
             raise backup_unsupported_error("a store in memory cannot be backed up; use a file")
         await asyncio.to_thread(write_backup, self._path, file, self._statements, self._check_file)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float | None = None) -> None:
         if self._closed:
             return
         self._closed = True
-        await asyncio.to_thread(self._close)
+        # Another process may have locked the file, and a daemon thread does not keep this process from ending.
+        closed: Future[None] = Future()
+        threading.Thread(target=self._close, args=(closed,), name="flowfabric-sqlite-close", daemon=True).start()
+        waiting = asyncio.wrap_future(closed)
+        await asyncio.wait([waiting], timeout=timeout_s)
+        if waiting.done():
+            waiting.result()
 
-    def _close(self) -> None:
+    def _close(self, closed: Future[None]) -> None:
+        try:
+            self._close_connections()
+        except BaseException as error:
+            closed.set_exception(error)
+        else:
+            closed.set_result(None)
+
+    def _close_connections(self) -> None:
         self._readers.shutdown()
         for connection in self._read_connections:
             connection.close()

@@ -45,8 +45,9 @@ async def examine(arguments: argparse.Namespace) -> int:
     try:
         async with open_for_reading(arguments) as engine:
             context = await gather_context(engine, deep=arguments.deep)
-    except Unavailable as error:
-        _print(arguments, [diagnose_unavailable(error)])
+    except FlowFabricError as error:
+        if isinstance(error, Unavailable) or error.code in _ADVICE:
+            _print(arguments, [diagnose_unusable(error)])
         raise
     findings = [finding for check in CHECKS for finding in check(context)]
     _print(arguments, findings)
@@ -140,16 +141,24 @@ async def _wait_for_listener(engine: Engine) -> EventsStatus:
             await asyncio.sleep(0.02)
 
 
-def diagnose_unavailable(error: Unavailable) -> DoctorFinding:
+# What to do about a store that cannot be opened, by the code of the error.
+_ADVICE = {
+    "schema_outdated": "check --store, or create or update the store: flowfabric migrate",
+    "schema_newer": "upgrade flowfabric to the version of the other processes",
+    "schema_edited": "install the version of flowfabric that created the store",
+    "storage_damaged": "check --store; if it is the right file, run flowfabric restore BACKUP",
+    "storage_log_mismatch": "put the right file in place, or run flowfabric restore BACKUP",
+    "access_denied": "check the user, the password and the grants of the schema",
+    "server_read_only": "use the address of the primary, or add target_session_attrs=primary to the URL",
+    "unsupported_encoding": "create a database with ENCODING 'UTF8', and use it",
+    "pooler_undeclared": "run the command with --pooler, and connect programs with pooler=True",
+    "rows_hidden": "turn row-level security off for these tables, or give the role BYPASSRLS",
+}
+
+
+def diagnose_unusable(error: FlowFabricError) -> DoctorFinding:
     """Return the finding for a store that cannot be opened."""
-    advice = {
-        "schema_outdated": "check --store, or create or update the store: flowfabric migrate",
-        "schema_newer": "upgrade flowfabric to the version of the other processes",
-        "schema_edited": "install the version of flowfabric that created the store",
-        "storage_damaged": "check --store; if it is the right file, run flowfabric restore BACKUP",
-        "storage_log_mismatch": "put the right file in place, or run flowfabric restore BACKUP",
-        "access_denied": "check the user, the password and the grants of the schema",
-    }.get(error.code, "check --store, and that the server runs and is reachable from here")
+    advice = _ADVICE.get(error.code, "check --store, and that the server runs and is reachable from here")
     return DoctorFinding("store", "wrong", str(error), advice)
 
 
@@ -195,6 +204,25 @@ def _check_file(info: StoreInfo) -> Iterator[DoctorFinding]:
             "prevents that, but other programs that open the file may not"
         )
         yield DoctorFinding("sqlite", "ok", text, "open the file only with flowfabric, or use SQLite 3.51.3 or later")
+
+
+def check_connection(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that the server notices a host that has vanished, and ends its transaction."""
+    settings = context.store_info.settings
+    reached_by = settings.get("reached_by")
+    if reached_by == "pooler":
+        text = "behind a pooler, only the pooler can notice that a host has vanished inside a step.tx"
+        advice = (
+            "set the keepalives of the pooler (PgBouncer: tcp_keepidle = 10, tcp_keepintvl = 5, tcp_keepcnt = 2, "
+            "tcp_user_timeout = 20000); see docs/guides/poolers.md"
+        )
+        yield DoctorFinding("connection", "ok", text, advice)
+    elif reached_by == "tcp" and settings.get("tcp_keepalives_idle") == "0":
+        text = "the server sends no keepalives, so a host that vanishes inside a step.tx keeps its row locked for hours"
+        advice = "run the server on a system with TCP keepalives; see docs/guides/poolers.md"
+        yield DoctorFinding("connection", "warning", text, advice)
+    elif reached_by == "tcp":
+        yield DoctorFinding("connection", "ok", "the server notices within 20 s that a host has vanished")
 
 
 def check_data(context: DoctorContext) -> Iterator[DoctorFinding]:
@@ -327,6 +355,6 @@ def _check_backlog(context: DoctorContext, backlog: Backlog) -> Iterator[DoctorF
 
 
 CHECKS = (
-    check_store, check_durability, check_data, check_permissions, check_clock, check_keys, check_notifications,
-    check_workers, check_lanes,
+    check_store, check_durability, check_connection, check_data, check_permissions, check_clock, check_keys,
+    check_notifications, check_workers, check_lanes,
 )  # fmt: skip

@@ -83,7 +83,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 async def _work(app: App, arguments: argparse.Namespace) -> None:
     lanes = tuple(arguments.lane) or ("default",)
-    async with app:
+    try:
         worker = new_worker(
             app,
             await app.engine(),
@@ -93,8 +93,10 @@ async def _work(app: App, arguments: argparse.Namespace) -> None:
             lease=arguments.lease,
         )
         _print_status(arguments, app, "working", worker.id.instance, lanes)
-        await run_until_signal(worker)
+        await run_until_signal(worker, app.engines.close, may_exit=True)
         _print_status(arguments, app, "stopped", worker.id.instance, lanes)
+    finally:
+        await app.close()
 
 
 def _print_status(arguments: argparse.Namespace, app: App, status: str, instance: str, lanes: tuple[str, ...]) -> None:
