@@ -12,7 +12,9 @@ from tests.faults.rows import (
     frozen_workers,
     killed_workers,
     lent_connections,
+    mixed_soak,
     ownership,
+    processes,
     random_signals,
     replaced_files,
     server_outages,
@@ -33,5 +35,7 @@ _SUITES = (
     lent_connections,
     random_signals,
     replaced_files,
+    mixed_soak,
+    processes,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
-from flowfabric.backends.postgres.pool import Pool, acquire
+from flowfabric.backends.postgres.pool import EngineConnection, Pool, acquire
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
 from flowfabric.store.rows import to_datetime, to_epoch_us
@@ -113,7 +113,10 @@ class PostgresNotificationSource:
 
     async def listen(self, handler: HintHandler, on_alive: Callable[[datetime | None], None]) -> None:
         connection = await asyncpg.connect(
-            self._url, timeout=_TIMEOUT_S, server_settings={"application_name": "flowfabric-listener"}
+            self._url,
+            connection_class=EngineConnection,
+            timeout=_TIMEOUT_S,
+            server_settings={"application_name": "flowfabric-listener"},
         )
 
         def on_message(_connection: object, _pid: int, _channel: str, payload: object) -> None:

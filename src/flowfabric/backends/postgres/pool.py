@@ -15,6 +15,7 @@ capacity from callers for a moment, so that not all of them try to connect:
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -26,6 +27,7 @@ import asyncpg
 
 from flowfabric.backends.postgres.errors import OtherEventLoop, PoolClosed, is_conflict, translate, translate_unsent
 from flowfabric.core.errors import FlowFabricError, Unavailable
+from flowfabric.store.forks import watch_forks
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[Any]
@@ -306,7 +308,24 @@ class Pool:
             raise OtherEventLoop("the pool belongs to another event loop")
 
 
-class UnsharedConnection(asyncpg.Connection):
+class EngineConnection(asyncpg.Connection):
+    """A connection that a forked process cannot use."""
+
+    def __init__(self, protocol: Any, transport: asyncio.Transport, *arguments: Any) -> None:
+        super().__init__(protocol, transport, *arguments)
+        self._engine_transport = transport
+        watch_forks(self)
+
+    def leave_to_parent(self) -> None:
+        """Replace the socket by the null device, without a message to the server."""
+        transport = self._engine_transport
+        if not transport.is_closing():
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null, transport.get_extra_info("socket").fileno(), inheritable=False)
+            os.close(null)
+
+
+class UnsharedConnection(EngineConnection):
     """A connection that no user code has changed, so that a reset needs no extra statement."""
 
     def get_reset_query(self) -> str:

@@ -36,6 +36,7 @@ from flowfabric.backends.postgres.user_connections import (
 )
 from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.store.checks import POSTGRES_BACKUPS, backup_unsupported_error, find_violations
+from flowfabric.store.forks import Forks, check_not_forked
 from flowfabric.store.migrations import READ_APPLIED
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
 from flowfabric.store.session import run_to_completion
@@ -129,6 +130,7 @@ class PostgresStore:
         local_settings = ";".join(f"SET LOCAL {name} = {value}" for name, value in _local_settings(settings).items())
         self._write_options = TransactionOptions(wait_s=settings.statement_timeout_s, locally=local_settings)
         self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
+        self._forks = Forks.number
         self._closed = False
 
     @property
@@ -194,7 +196,7 @@ class PostgresStore:
         raise backup_unsupported_error(POSTGRES_BACKUPS)
 
     async def close(self) -> None:
-        if self._closed:
+        if self._closed or self._forks != Forks.number:
             return
         self._closed = True
         await self._user_pool.close()
@@ -215,6 +217,7 @@ class PostgresStore:
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
+        check_not_forked(self._forks)
 
     def _connection(self) -> AbstractAsyncContextManager[Connection]:
         self._check_open()

@@ -29,7 +29,7 @@ import asyncpg
 from flowfabric.backends.postgres.errors import is_conflict, translate
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.notify import channel_name, to_payload
-from flowfabric.backends.postgres.pool import Settings, TransactionOptions, run_in_transaction
+from flowfabric.backends.postgres.pool import EngineConnection, Settings, TransactionOptions, run_in_transaction
 from flowfabric.backends.postgres.session import DriverConnection, PostgresSession
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.store.commit_hints import CommitHints
@@ -366,7 +366,7 @@ class UserTransactionPool:
 _IN_USER_CODE = ContextVar("in_user_code", default=False)
 
 
-class LentConnection(asyncpg.Connection):
+class LentConnection(EngineConnection):
     """A connection that user code cannot close while it has the connection. The pool can, when the engine closes."""
 
     is_lent = False
