@@ -55,6 +55,11 @@ PLANTED_IN_PROCESSES = (
         Edit("engine/context.py", "self.linked.pop(lease_id, _UNKNOWN) is None", "lease_id in self.linked"),
     ),
     PlantedFault(
+        "prepared statements keep runs",
+        f"{MEMORY}[postgres]",
+        Edit("backends/postgres/pool.py", "KEEP_STATEMENTS = 0", "KEEP_STATEMENTS = 300"),
+    ),
+    PlantedFault(
         "derived ids are remembered for long",
         f"{MEMORY}[sqlite]",
         Edit("core/ids.py", "_MAX_DERIVED = 1024", "_MAX_DERIVED = 1 << 14"),

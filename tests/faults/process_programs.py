@@ -133,7 +133,7 @@ def run_loops(url: str, schema: str, number: int) -> dict[str, Any]:
 
     options: StoreOptions = {"schema": schema, "durable": False}
     asyncio.run(use(0))
-    before = count_files()
+    before = len(open_files())
     for n in range(1, number + 1):
         if n % 2:
             asyncio.run(use(n))
@@ -142,12 +142,21 @@ def run_loops(url: str, schema: str, number: int) -> dict[str, Any]:
             engines.append(loop.run_until_complete(_open(url, options)))
             results.append(2 * n)
             loop.close()
-    results.append(_close_loop_under_worker(app))
     wait_until(lambda: not engine_threads())
     threads = engine_threads()
     engines.clear()
     gc.collect()
-    return {"results": results, "threads": threads, "files": [before, count_files()], "open": open_files()}
+    files = open_files()
+    of_worker = _close_loop_under_worker(app)
+    wait_until(lambda: not engine_threads())
+    threads += engine_threads()
+    return {
+        "results": results,
+        "threads": threads,
+        "of_worker": of_worker,
+        "files": [before, len(files)],
+        "open": files,
+    }
 
 
 def _close_loop_under_worker(app: App) -> int:
@@ -178,11 +187,6 @@ def open_files() -> list[str]:
     """Return what each open file descriptor of this process refers to."""
     links = list(Path("/proc/self/fd").iterdir())
     return [str(link.readlink()) for link in links if link.is_symlink()]
-
-
-def count_files() -> int:
-    """Return the number of open file descriptors of this process."""
-    return len(open_files())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from tests.stores import PostgresTestStore, TestStore
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.faults.process_programs"
-PATIENCE_S = 120.0
+PATIENCE_S = 170.0
 
 
 async def start_program(store: TestStore, program: str, argument: object) -> Process:

@@ -12,7 +12,7 @@ WARM_UP_SHARE = 10
 MEASUREMENTS = 8
 REST_S = 0.3
 # What is allowed to differ between two measurements, however many executions lie between them.
-MAX_GAINED_OBJECTS = 400
+MAX_GAINED_OBJECTS = 100
 MAX_GAINED_KB = 4_000
 
 

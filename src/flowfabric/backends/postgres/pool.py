@@ -18,8 +18,9 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -38,6 +39,9 @@ _REOPEN_S = 1.0
 _MAX_TRIES = 10
 INITIAL_BACKOFF_S = 0.005
 _MAX_BACKOFF_S = 0.1
+# With a lifetime, the driver starts a timer for each prepared statement. The timer would keep the context of the caller
+# in memory, and with it the run of a task.
+KEEP_STATEMENTS = 0
 
 Result = TypeVar("Result")
 Transaction = TypeVar("Transaction")
@@ -67,7 +71,7 @@ class Settings(Protocol):
 class Pool:
     """At most `max_size` connections, each used by one caller at a time. A pool belongs to one event loop."""
 
-    def __init__(self, open_connection: Callable[[], Awaitable[Connection]], max_size: int) -> None:
+    def __init__(self, open_connection: Callable[[], Coroutine[Any, Any, Connection]], max_size: int) -> None:
         self._open_connection = open_connection
         self._unused_capacity = max_size
         self._withheld_capacity = 0
@@ -221,7 +225,8 @@ class Pool:
         self._is_empty.clear()
         try:
             self._check_usable()
-            connection = await self._open_connection()
+            # The connection must not keep the context of the caller in memory either.
+            connection = await self._loop.create_task(self._open_connection(), context=Context())
             self._connections.add(connection)
         except BaseException as error:
             self._opening -= 1

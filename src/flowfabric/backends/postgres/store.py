@@ -18,6 +18,7 @@ from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
 from flowfabric.backends.postgres.pool import (
+    KEEP_STATEMENTS,
     Pool,
     Settings,
     TransactionOptions,
@@ -295,6 +296,7 @@ def _make_pool(url: str, settings: Settings) -> Pool:
         timeout=settings.statement_timeout_s,
         command_timeout=settings.statement_timeout_s + 5,
         statement_cache_size=0 if settings.pooler else 256,
+        max_cached_statement_lifetime=KEEP_STATEMENTS,
         server_settings={"application_name": "flowfabric"} if settings.pooler else session,
     )
     return Pool(open_connection, settings.pool_size)

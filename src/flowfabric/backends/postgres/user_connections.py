@@ -29,7 +29,13 @@ import asyncpg
 from flowfabric.backends.postgres.errors import is_conflict, translate
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.notify import channel_name, to_payload
-from flowfabric.backends.postgres.pool import EngineConnection, Settings, TransactionOptions, run_in_transaction
+from flowfabric.backends.postgres.pool import (
+    KEEP_STATEMENTS,
+    EngineConnection,
+    Settings,
+    TransactionOptions,
+    run_in_transaction,
+)
 from flowfabric.backends.postgres.session import DriverConnection, PostgresSession
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.store.commit_hints import CommitHints
@@ -358,6 +364,7 @@ class UserTransactionPool:
             min_size=0,
             max_size=self._settings.pool_size,
             statement_cache_size=0 if behind_pooler else 256,
+            max_cached_statement_lifetime=KEEP_STATEMENTS,
             command_timeout=self._settings.statement_timeout_s + 5,
             server_settings={"application_name": "flowfabric"} if behind_pooler else session,
         )
