@@ -41,7 +41,7 @@ class ForkingTasks:
         self.exit_codes: list[int] = []
         self.begun: list[str] = []
         self._waiting = asyncio.Event()
-        transaction = self._fork_in_async_transaction if is_postgres else self._fork_in_transaction
+        transaction: Any = self._fork_in_async_transaction if is_postgres else self._fork_in_transaction
 
         @app.task
         async def in_async_step(n: int) -> int:
