@@ -21,6 +21,7 @@ class Tasks:
     app: App
     go: Signal[int]
     trivial: Task[[int], int]
+    parent: Task[[int], int]
     one_step: Task[[int], int]
     ten_steps: Task[[int], int]
     when: Task[[], float]
@@ -68,6 +69,10 @@ def _tasks(app: App, retention_s: float | None, note: Callable[[], None]) -> Tas
         note()
         return number
 
+    @app.task(retention=retention_s)
+    async def parent(number: int) -> int:
+        return await trivial.run(number)
+
     @app.task
     async def one_step(number: int) -> int:
         return await step(nothing, number)
@@ -102,4 +107,4 @@ def _tasks(app: App, retention_s: float | None, note: Callable[[], None]) -> Tas
     async def racing(number: int) -> int:
         return (await race(*(runner.run(place) for place in range(number)))).value
 
-    return Tasks(app, go, trivial, one_step, ten_steps, when, timed_step, waiting, racing)
+    return Tasks(app, go, trivial, parent, one_step, ten_steps, when, timed_step, waiting, racing)

@@ -110,8 +110,11 @@ async def memory(bench: Bench) -> None:
                 continue
             for first in range(0, bench.plan.executions, _CHUNK):
                 number = min(_CHUNK, bench.plan.executions - first)
-                handles = await tasks.app.submit_many([tasks.trivial.call(1) for _ in range(number)])
-                await asyncio.gather(*handles)
+                # Of ten executions, two run as a parent and its child.
+                parents = number // 10
+                calls = [tasks.parent.call(1) for _ in range(parents)]
+                calls += [tasks.trivial.call(1) for _ in range(number - 2 * parents)]
+                await asyncio.gather(*await tasks.app.submit_many(calls))
             worked_mb = resident_mb(worker.pid) or 0.0
             await _suspend(tasks.app, [tasks.waiting.call() for _ in range(bench.plan.suspended)])
             suspended_mb = resident_mb(worker.pid) or 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import asyncpg
@@ -15,7 +15,7 @@ from flowfabric.backends.postgres import pool as pools
 from flowfabric.backends.postgres.pool import Pool, UnsharedConnection
 from tests.postgres_server import PostgresServer
 
-Opened = Callable[[], Awaitable[Any]]
+Opened = Callable[[], Coroutine[Any, Any, Any]]
 
 
 @pytest.fixture

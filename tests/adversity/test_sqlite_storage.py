@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sqlite3
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -197,46 +195,8 @@ async def test_call_made_before_the_close_returns_its_result(store: SqliteTestSt
     assert len(await store.query("SELECT id FROM ff.execution")) == len(created)
 
 
-async def test_engine_is_refused_in_a_forked_child_and_works_in_its_parent(store: SqliteTestStore) -> None:
-    async with opened(store) as engine:
-        assert run_in_fork(lambda: first_step(engine.executions.count())) == "store_forked"
-        assert run_in_fork(lambda: first_step(engine.operator.cancel(engine._context.ids.mint()))) == "store_forked"
-        await submitted(engine)
-    assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
-
-
 def lock_file_of(store: SqliteTestStore) -> Path:
     return store.path.with_name(store.path.name + "-checkpoint")
-
-
-def first_step(coroutine: Any) -> str:
-    """Return the code of the error that a call raises before its first await."""
-    try:
-        coroutine.send(None)
-    except FlowFabricError as error:
-        return error.code
-    return "no error"
-
-
-def run_in_fork(look: Any) -> str:
-    """Run the check in a forked child and return its result."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        # A child that hangs must not block its parent. A child that fails must exit here and not continue with the
-        # tests.
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(5)
-            os.write(writing, str(look()).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading) as result:
-        return result.read()
 
 
 def limit_pages(engine: Engine, more: int) -> None:

@@ -29,6 +29,7 @@ from tests.faults.planted_in_files import PLANTED_IN_FILES
 from tests.faults.planted_in_flows import PLANTED_IN_FLOWS
 from tests.faults.planted_in_leases import PLANTED_IN_LEASES
 from tests.faults.planted_in_ownership import PLANTED_IN_OWNERSHIP
+from tests.faults.planted_in_processes import PLANTED_IN_PROCESSES
 from tests.faults.planted_in_waits import PLANTED_IN_SIGNALS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -201,6 +202,7 @@ PLANTED = (
     *PLANTED_IN_FLOWS,
     *PLANTED_IN_LEASES,
     *PLANTED_IN_SIGNALS,
+    *PLANTED_IN_PROCESSES,
     *PLANTED_IN_EVENTS,
     *PLANTED_IN_CLOCKS,
     *PLANTED_IN_OWNERSHIP,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -26,6 +25,7 @@ from flowfabric.core.store_address import make_absolute
 from flowfabric.runtime import signals
 from flowfabric.runtime.branch import BRANCH
 from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
+from flowfabric.store.forks import Forks
 from flowfabric.values import ValueCodec, frame_namespace
 from flowfabric.values.aliases import Async, Durable, Duration, P, R
 
@@ -350,19 +350,6 @@ def _payload_error(app: App, kind: str, key: str, payload: bytes) -> str | None:
 _Loop = asyncio.AbstractEventLoop
 
 
-class _Forks:
-    """Counts the forks since the first process. Reading this number is cheaper than reading the process id."""
-
-    number = 0
-
-    @classmethod
-    def count(cls) -> None:
-        cls.number += 1
-
-
-os.register_at_fork(after_in_child=_Forks.count)
-
-
 class Engines:
     """The engines of one store, one per event loop.
 
@@ -376,7 +363,7 @@ class Engines:
         self._reset()
 
     def _reset(self) -> None:
-        self._forks = _Forks.number
+        self._forks = Forks.number
         self._opening: dict[_Loop, asyncio.Task[Engine]] = {}
         self._open: dict[_Loop, AsyncGenerator[Engine, None]] = {}
         self._adopted: dict[_Loop, Engine] = {}
@@ -405,7 +392,7 @@ class Engines:
         """Return the engine of the running loop. The engine is closed by `close` or at the end of the loop."""
         loop = asyncio.get_running_loop()
         ready = self._adopted.get(loop) or self._ready.get(loop)
-        if ready is not None and self._forks == _Forks.number:
+        if ready is not None and self._forks == Forks.number:
             return ready
         self._drop_closed()
         if loop not in self._opening:
@@ -459,7 +446,7 @@ class Engines:
 
         Closing them would close the connections of the parent process.
         """
-        if self._forks != _Forks.number:
+        if self._forks != Forks.number:
             self._reset()
         for by_loop in (self._opening, self._open, self._adopted, self._ready):
             # Another thread may add or remove its loop at the same time.

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.runtime.branch import BRANCH, STEP
+from flowfabric.store.forks import check_not_forked
 from flowfabric.values.aliases import Durable
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ def run_on_client_thread(make: Callable[[], Durable[T]]) -> T:
         raise InvalidRequest("blocks_the_loop", message)
     step = STEP.get()
     if step is not None:
+        check_not_forked(step.run.forks)
         return _wait_on(step.run.loop, make())
     if BRANCH.get() is not None:
         from flowfabric.runtime import sync_bridge

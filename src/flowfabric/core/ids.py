@@ -21,6 +21,8 @@ _TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _RESERVED = frozenset({UUID(int=0), UUID(int=2**128 - 1)})
 _COUNTER_BITS = 42
 _COUNTER_LIMIT = 1 << _COUNTER_BITS
+# The id of a child is needed a few times in a short period, and then never again.
+_MAX_DERIVED = 1024
 
 
 class IdMinter:
@@ -84,7 +86,7 @@ def _assemble(time: int, counter: int, random16: int, key: int) -> UUID:
     return UUID(int=time | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 32) | (random16 << 16) | key)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=_MAX_DERIVED)
 def derive_id(origin: UUID, *parts: str) -> UUID:
     """Return an id that is derived from an origin and some words, with the origin's time and placement key.
 

@@ -18,6 +18,7 @@ from flowfabric.core.errors import FlowFabricError
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal, Lease, Renewed, Satisfied, Suspended
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.executions.requests import AuditInfo
+from flowfabric.core.flows.outcomes import ChildrenReady
 from flowfabric.core.ids import IdMinter
 from flowfabric.core.waits.suspend import Suspend
 from flowfabric.engine.batcher import Batcher, run_batch
@@ -33,7 +34,19 @@ from flowfabric.store.ports import Store
 Request = TypeVar("Request")
 Outcome = TypeVar("Outcome")
 _MAX_BATCHERS = 100
-_MAX_LINKED = 100_000
+_MAX_LINKED = 4_096
+_UNKNOWN = object()
+
+
+class Fenced(Protocol):
+    """A request of the worker that holds a lease."""
+
+    @property
+    def fence(self) -> Fence:
+        """The lease."""
+
+
+LastRequest = TypeVar("LastRequest", bound=Fenced)
 
 
 class Observer(Protocol):
@@ -75,7 +88,7 @@ class Context:
     renew: BatchOperation[Fence, Renewed]
     ids: IdMinter = field(default_factory=lambda: IdMinter(_now_ms, random.Random().getrandbits))
     batchers: dict[tuple[int, str], Batcher[Any, Any]] = field(default_factory=dict)
-    linked: set[UUID] = field(default_factory=set)
+    linked: dict[UUID, None] = field(default_factory=dict)
     lease_locks: LeaseLocks = field(default_factory=LeaseLocks)
     observer: Observer | None = None
     retry_for_s: float = 0.0
@@ -93,6 +106,15 @@ class Context:
             return outcome
         assert isinstance(operation, SingleOperation), "there are two kinds of operations"
         return await self._run(operation, request)
+
+    async def call_last(self, operation: Operation[LastRequest, Outcome], request: LastRequest) -> Outcome:
+        """Run a request that gives up its lease, and return its outcome or raise its refusal."""
+        lease_id = request.fence.lease_id
+        is_linked = self.forget_linked(lease_id)
+        outcome = await self.call(operation, request)
+        if is_linked and isinstance(outcome, Satisfied | ChildrenReady):
+            self.note_linked(lease_id)  # The execution need not wait, so the lease was kept.
+        return outcome
 
     def call_nowait(self, operation: BatchOperation[Request, Outcome], request: Request) -> asyncio.Future[Outcome]:
         """Start a request that is not exclusive, and return the future of its outcome."""
@@ -165,9 +187,19 @@ class Context:
 
         This is only a hint: if a lease was not remembered, `complete` still works, but takes the longer path.
         """
+        for lease in leases:
+            if not lease.is_standalone:
+                self.note_linked(lease.fence.lease_id)
+
+    def note_linked(self, lease_id: UUID) -> None:
+        """Remember a lease on a linked execution. If there are too many such leases, forget the oldest."""
+        self.linked[lease_id] = None
         if len(self.linked) > _MAX_LINKED:
-            self.linked.clear()
-        self.linked.update(lease.fence.lease_id for lease in leases if not lease.is_standalone)
+            del self.linked[next(iter(self.linked))]
+
+    def forget_linked(self, lease_id: UUID) -> bool:
+        """Forget a lease that has ended or is about to end. Return whether its execution is known to be linked."""
+        return self.linked.pop(lease_id, _UNKNOWN) is None
 
     def for_namespace(self, namespace: str) -> Context:
         """Return the same context for another namespace."""

@@ -12,6 +12,14 @@ from contextlib import contextmanager
 from typing import Protocol
 from uuid import UUID
 
+# This clock also runs while the system sleeps, as the store's clock does. The monotonic clock of Linux stops.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def lease_time() -> float:
+    """Return the local time in seconds by which a worker measures how long it has held a lease."""
+    return time.clock_gettime(_CLOCK)
+
 
 class LockListener(Protocol):
     """A receiver of reports, in any thread."""
@@ -67,7 +75,7 @@ class LeaseLock:
 
     def extending(self) -> None:
         """Note the local time before the transaction reads the time from which it extends the lease."""
-        self._extended_at = time.monotonic()
+        self._extended_at = lease_time()
 
     def rolled_back(self) -> None:
         """Report that the row is free and the lease unchanged."""

@@ -284,7 +284,7 @@ class Leases:
         )
         outcomes = await self._context.call(submit_children, request)
         if not all(child.detached for child in children):
-            self._context.linked.add(request.fence.lease_id)
+            self._context.note_linked(request.fence.lease_id)
         self._context.due_at(None)
         return outcomes
 
@@ -307,7 +307,7 @@ class Leases:
         failure. With `any_of`, the parent continues at the first success, or when no child can succeed any longer.
         """
         request = lease_requests.wait_children_request(fence, children, join, key, steps, edge)
-        return await self._context.call(wait_children, request)
+        return await self._context.call_last(wait_children, request)
 
     async def cancel_children(
         self,
@@ -338,8 +338,7 @@ class Leases:
     ) -> Ended:
         """Complete the execution with its result, and record `steps` in the same commit."""
         request = lease_requests.completion(fence, result, encoding, steps)
-        is_linked = request.fence.lease_id in self._context.linked
-        self._context.linked.discard(request.fence.lease_id)
+        is_linked = self._context.forget_linked(request.fence.lease_id)
         return await self._context.call(COMPLETE_LINKED if is_linked else COMPLETE, request)
 
     async def complete_many(
@@ -351,6 +350,8 @@ class Leases:
             lease_requests.completion(*lease_requests.result_pair(pair), label, ())
             for pair in validation.batch(results, "results")
         ]
+        for completion in completions:
+            self._context.forget_linked(completion.fence.lease_id)
         return await self._context.call_many(COMPLETE, completions)
 
     async def fail(
@@ -366,7 +367,7 @@ class Leases:
         """Fail the attempt. The execution's stored policy decides whether and when another attempt starts."""
         chance = self._context.chance()
         report = lease_requests.failure_report(fence, message, failure_class, category, detail, steps, chance=chance)
-        outcome = await self._context.call(fail, report)
+        outcome = await self._context.call_last(fail, report)
         if isinstance(outcome, RetryScheduled):
             self._context.due_at(outcome.at)
         return outcome
@@ -380,7 +381,7 @@ class Leases:
         steps: Sequence[Step] = (),
     ) -> Delayed:
         """Give up the lease. The same attempt continues at the time `until`, or after the duration `after`."""
-        outcome = await self._context.call(delay, lease_requests.delay_request(fence, until, after, steps))
+        outcome = await self._context.call_last(delay, lease_requests.delay_request(fence, until, after, steps))
         assert isinstance(outcome, Delayed), "a request with a time is a delay"
         self._context.due_at(outcome.until)
         return outcome
@@ -426,11 +427,9 @@ class Leases:
             id=id,
         )
         try:
-            outcome = await self._context.call(self._context.waits.suspend, request)
+            outcome = await self._context.call_last(self._context.waits.suspend, request)
         except Unavailable as error:
             raise with_ids(error, id=request.suspension_id) from error
-        if isinstance(outcome, Suspended):
-            self._context.linked.discard(request.fence.lease_id)
         if (due := request.first_due(self._context.wakeups.store_now())) is not None:
             self._context.due_at(due)
         return outcome
@@ -441,7 +440,7 @@ class Leases:
         The report describes the problem for the operator. The report is shown with the execution and kept in the
         execution's history. `operator.unhold_all` can select executions by their hold reason.
         """
-        return await self._context.call(hold_own, lease_requests.hold_request(fence, reason, report, steps))
+        return await self._context.call_last(hold_own, lease_requests.hold_request(fence, reason, report, steps))
 
     async def continue_with(
         self, fence: Fence, payload: bytes, *, encoding: str = "json", steps: Sequence[Step] = ()
@@ -458,11 +457,11 @@ class Leases:
             encoding=validation.name(encoding, "encoding"),
             steps=requests.parse_steps(steps),
         )
-        return await self._context.call(continue_with, request)
+        return await self._context.call_last(continue_with, request)
 
     async def release(self, fence: Fence) -> Released:
         """Give the lease back, for example on shutdown, so that another worker can continue the same attempt."""
-        outcome = await self._context.call(delay, DelayRequest(fence=requests.parse_fence(fence)))
+        outcome = await self._context.call_last(delay, DelayRequest(fence=requests.parse_fence(fence)))
         assert isinstance(outcome, Released), "a request without a time is a release"
         return outcome
 
@@ -473,7 +472,7 @@ class Leases:
             reason=validation.text(reason, "reason"),
             steps=requests.parse_steps(steps),
         )
-        return await self._context.call(cancel_own, request)
+        return await self._context.call_last(cancel_own, request)
 
     async def _claim_by_id(
         self, id: object, worker: object, capabilities: object, lease_ttl: object, *, only_resumed: bool

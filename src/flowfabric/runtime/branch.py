@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextvars import Context, ContextVar
@@ -19,6 +20,7 @@ from uuid import UUID
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.runtime.journal import CallId, Record, Scope
+from flowfabric.store.forks import check_not_forked
 from flowfabric.values.errors import InputMismatch
 from flowfabric.values.placeholders import ENCODING
 
@@ -177,6 +179,7 @@ def current_branch() -> Branch | None:
     branch = BRANCH.get()
     if branch is None:
         return None
+    check_not_forked(branch.run.forks)
     if STEP.get() is not None:
         message = "a step cannot contain durable calls; call the function directly"
         raise InvalidRequest("durable_call_in_step", message)
@@ -284,6 +287,8 @@ async def _run_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: M
         return BranchResult(await fn(*args, **kwargs))
     except BaseException as error:
         return BranchResult(error=error)
+    finally:
+        _exit_if_forked()
 
 
 async def await_result(awaitable: Awaitable[Any]) -> BranchResult:
@@ -292,6 +297,8 @@ async def await_result(awaitable: Awaitable[Any]) -> BranchResult:
         return BranchResult(await awaitable)
     except BaseException as error:
         return BranchResult(error=error)
+    finally:
+        _exit_if_forked()
 
 
 def run_in_thread(branch: Branch, body: Callable[[], Any]) -> BranchResult:
@@ -302,6 +309,24 @@ def run_in_thread(branch: Branch, body: Callable[[], Any]) -> BranchResult:
         return BranchResult(body())
     except BaseException as error:
         return BranchResult(error=error)
+    finally:
+        _exit_if_forked()
+
+
+def _exit_if_forked() -> None:
+    branch = BRANCH.get()
+    if branch is not None:
+        branch.run.exit_if_forked()
+
+
+def _exit_soon_if_forked() -> None:
+    """Let a forked process exit if it awaits instead of returning, and so gives control to the loop of its parent."""
+    branch = BRANCH.get()
+    if branch is not None and branch.task is not None and not branch.task.get_loop().is_closed():
+        branch.task.get_loop().call_soon(_exit_if_forked)
+
+
+os.register_at_fork(after_in_child=_exit_soon_if_forked)
 
 
 async def _arguments(run: TaskRun) -> Arguments:

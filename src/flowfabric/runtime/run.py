@@ -28,6 +28,7 @@ from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
 from flowfabric.runtime.runner import Host, IsHeld, TaskSpec, always_held, retry_category
 from flowfabric.runtime.suspension import Suspender
 from flowfabric.runtime.threads import ThreadPools
+from flowfabric.store.forks import Forks, exit_child
 from flowfabric.values import failures
 from flowfabric.values.errors import InputMismatch, LeaseLost, Unwind
 from flowfabric.values.failures import iter_leaves
@@ -85,6 +86,7 @@ class TaskRun:
         self.app, self.task, self.engine, self.lease = app, task, engine, lease
         self.threads, self.hooks, self._is_held = threads, hooks, is_held
         self.loop = asyncio.get_running_loop()
+        self.forks = Forks.number
         self._thread = threading.get_ident()
         self.is_over = False
         self.is_suspended = False
@@ -144,6 +146,11 @@ class TaskRun:
         """Remember code that continues after its call was cancelled, such as a plain function in a thread."""
         self._left_code.add(code)
         code.add_done_callback(self._left_code.discard)
+
+    def exit_if_forked(self, path: str = "its body") -> None:
+        """End this process if it was forked inside the code of this run. Only the parent continues the run."""
+        if Forks.number != self.forks:
+            exit_child(f"{self.task.name} ({path})")
 
     def owns_lease(self) -> bool:
         """Return False if the lease is lost. The worker's clock may have ended it before the worker reports it."""

@@ -25,6 +25,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.runtime.branch import BRANCH, STEP, Branch, BranchResult, branch_result, run_in_thread
 from flowfabric.runtime.durable_call import DurableCall
 from flowfabric.runtime.journal import Scope
+from flowfabric.store.forks import check_not_forked
 from flowfabric.values.errors import Unwind
 
 LOG = logging.getLogger("flowfabric")
@@ -216,6 +217,7 @@ def _require_plain_branch() -> Branch:
     branch = BRANCH.get()
     if branch is None:
         raise InvalidRequest("outside_of_task", "durable calls work only inside a task")
+    check_not_forked(branch.run.forks)
     if STEP.get() is not None:
         raise InvalidRequest("durable_call_in_step", "a step cannot contain durable calls; call the function directly")
     if not branch.is_plain:

@@ -25,6 +25,7 @@ _RESTART_PAUSE_S = 1.0
 _CLOSE_TIMEOUT_S = 5.0
 _BLOCKED_AFTER_S = 1.0
 _PROBE_PAUSE_S = 0.5
+_CHECK_OWNER_EVERY_S = 1.0
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -79,7 +80,10 @@ def _call_in_loop(
 
 
 class BackgroundThread:
-    """A thread with its own event loop, which runs jobs until `close` is called. A job that fails is restarted."""
+    """A thread with its own event loop, which runs jobs until `close` is called. A job that fails is restarted.
+
+    The thread also ends if the loop that started it is closed.
+    """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
@@ -112,7 +116,10 @@ class BackgroundThread:
         async with AsyncExitStack() as stack:
             for job in self._jobs:
                 await stack.enter_async_context(run_in_background(_run_forever(job)))
-            await self._stopping.wait()
+            while not self._owner.is_closed() and not self._stopping.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_CHECK_OWNER_EVERY_S):
+                        await self._stopping.wait()
 
 
 async def _run_forever(job: Job) -> None:

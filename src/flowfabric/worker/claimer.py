@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +19,7 @@ from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import WorkerId
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.engine.engine import Engine
+from flowfabric.engine.lease_locks import lease_time
 from flowfabric.worker.active_runs import Slots
 from flowfabric.worker.leases import LeaseTable
 
@@ -110,7 +110,7 @@ class Claimer:
         try:
             if self._failures:
                 await self._accept_unknown()
-            requested_at = time.monotonic()
+            requested_at = lease_time()
             leases = await self._request_leases(limit)
         except Exception as error:
             self._note_failure(error)
@@ -127,7 +127,7 @@ class Claimer:
         self._give_back(started)
         leases = new[:MAX_BATCH]
         if leases:
-            requested_at = time.monotonic()
+            requested_at = lease_time()
             outcomes = await self._engine.leases.renew_many([lease.fence for lease in leases])
             pairs = zip(leases, outcomes, strict=True)
             self._accept([lease for lease, outcome in pairs if isinstance(outcome, Renewed)], requested_at)

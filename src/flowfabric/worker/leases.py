@@ -7,10 +7,11 @@
                 ▼                   │ after the whole TTL ──► lost ────────┘
              released
 
-The worker's loop and the renewal thread share the lease table. The one that removes a lease must also release it
-or report its loss. The TTL of a lease is measured from before the request to the store, so the lease counts as lost
-here before it expires in the store. Only the local clock decides when a lease is lost, so an unavailable store cannot
-hide the loss. While a transaction of this worker has locked the row of a lease, the lease cannot be lost.
+The worker's loop and the renewal thread share the lease table. The one that removes a lease must also release it or
+report its loss. The TTL of a lease is measured from before the request to the store, so the lease counts as lost here
+before it expires in the store. Only the local clock decides when a lease is lost, so an unavailable store cannot hide
+the loss. This clock also runs while the system sleeps. While a transaction of this worker has locked the row of a
+lease, the lease cannot be lost.
 
 A renewal is tried up to four times per TTL, even if an earlier try is still on its way. It never waits for a row lock.
 If another transaction has locked the row, the lease is busy, and is tried more often. Each lease has its own outcome.
@@ -27,7 +28,6 @@ import asyncio
 import logging
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -39,6 +39,7 @@ from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.engine.engine import Engine
+from flowfabric.engine.lease_locks import lease_time
 from flowfabric.worker.release import release_leases
 
 RENEW_AFTER = 1 / 3
@@ -59,7 +60,7 @@ class _Held:
 class LeaseTable:
     """The held leases. Every method may be called from any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = lease_time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[UUID, _Held] = {}
@@ -140,10 +141,13 @@ class LeaseTable:
         return self._take(lambda held: not held.is_started and held.taken_at + held.ttl_s * START_WITHIN <= now)
 
     def due_for_renewal(self, early_s: float = 0.0) -> list[Fence]:
-        """Return the leases that are due for renewal now or within `early_s`, the most urgent first."""
-        now = self._clock() + early_s
+        """Return the leases that are due for renewal now or within `early_s`, the most urgent first.
+
+        A lease whose TTL has passed is lost, even if the store would still renew it.
+        """
+        now = self._clock()
         with self._lock:
-            due = [held for held in self._held.values() if held.extended_at + held.ttl_s * RENEW_AFTER <= now]
+            due = [held for held in self._held.values() if _is_due(held, now, early_s)]
         return [held.fence for held in sorted(due, key=lambda held: held.extended_at + held.ttl_s)]
 
     def extend(self, lease_id: UUID, requested_at: float) -> bool:
@@ -191,6 +195,11 @@ class LeaseTable:
             for fence in fences:
                 del self._held[fence.lease_id]
         return fences
+
+
+def _is_due(held: _Held, now: float, early_s: float) -> bool:
+    is_lost = not held.locks and held.extended_at + held.ttl_s <= now
+    return held.extended_at + held.ttl_s * RENEW_AFTER <= now + early_s and not is_lost
 
 
 _log = logging.getLogger("flowfabric.worker")
@@ -270,7 +279,7 @@ class LeaseRenewer:
 
     async def _renew_batch(self, engine: Engine, fences: Sequence[Fence]) -> None:
         """Renew leases and report the outcome. A reply after the whole TTL would be useless."""
-        requested_at = time.monotonic()
+        requested_at = lease_time()
         try:
             async with asyncio.timeout(self._ttl_s):
                 outcomes = await engine.leases.renew_many(fences)
@@ -279,7 +288,7 @@ class LeaseRenewer:
             return
         finally:
             self._in_flight -= 1
-            self._is_slow = time.monotonic() - requested_at > self._ttl_s / _SLOW_RENEWALS_PER_TTL
+            self._is_slow = lease_time() - requested_at > self._ttl_s / _SLOW_RENEWALS_PER_TTL
         report = RenewalReport()
         for fence, outcome in zip(fences, outcomes, strict=True):
             self._note_outcome(fence, outcome, requested_at, report)

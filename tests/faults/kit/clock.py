@@ -2,10 +2,12 @@
 
 HostClock     Engines on SQLite read the wall clock through the module `time`. The shim replaces that name in modules of
               the engine. All processes read the same offset from a file that they share.
+SleepingHost  Workers measure the terms of their leases by a clock that also runs while the host sleeps. The shim moves
+              this clock of one process forward, as if the host had slept.
 ServerClock   A schema has its own function `clock_timestamp`, which adds an offset from a table. Engines connect with a
               search path in which this schema comes before `pg_catalog`.
 
-Neither moves a monotonic clock, so a test can measure durations with `time.monotonic`.
+None of them moves a monotonic clock, so a test can measure durations with `time.monotonic`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 import flowfabric.backends.sqlite.clock
 import flowfabric.engine.context
+import flowfabric.engine.lease_locks
 from tests.stores import PostgresTestStore, SqliteTestStore
 
 _OFFSET = struct.Struct("=q")
@@ -58,7 +61,7 @@ class HostClock:
     def install(self) -> None:
         """Let the engines of this process use the moved clock from now on."""
         for module in _READERS:
-            vars(module)["time"] = _MovedTime(self)
+            vars(module)["time"] = _MovedTime(time_ns=self.time_ns)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -75,11 +78,35 @@ class HostClock:
         self._shared.close()
 
 
-class _MovedTime:
-    """The module `time` with a moved wall clock."""
+class SleepingHost:
+    """A host that sleeps while this process has leases."""
 
-    def __init__(self, clock: HostClock) -> None:
-        self.time_ns = clock.time_ns
+    def __init__(self) -> None:
+        self._slept_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Let the host sleep for so long, in an instant."""
+        self._slept_s += seconds
+
+    def clock_gettime(self, clock: int) -> float:
+        """Return the time of a clock. Only the one that runs during sleep is moved."""
+        return time.clock_gettime(clock) + (self._slept_s if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let the workers of this process use the moved clock inside the block."""
+        vars(flowfabric.engine.lease_locks)["time"] = _MovedTime(clock_gettime=self.clock_gettime)
+        try:
+            yield
+        finally:
+            vars(flowfabric.engine.lease_locks)["time"] = time
+
+
+class _MovedTime:
+    """The module `time` with some of its functions replaced."""
+
+    def __init__(self, **functions: Any) -> None:
+        vars(self).update(functions)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)

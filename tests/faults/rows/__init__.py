@@ -13,7 +13,9 @@ from tests.faults.rows import (
     frozen_workers,
     killed_workers,
     lent_connections,
+    mixed_soak,
     ownership,
+    processes,
     random_signals,
     replaced_files,
     server_outages,
@@ -37,5 +39,7 @@ _SUITES = (
     replaced_files,
     vanished_hosts,
     blackouts,
+    mixed_soak,
+    processes,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

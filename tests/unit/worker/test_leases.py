@@ -46,6 +46,14 @@ def test_lease_is_due_for_renewal_after_every_third_of_its_ttl(lease_table: Leas
     assert lease_table.due_for_renewal() == [lease.fence]
 
 
+def test_lease_whose_term_has_passed_is_not_renewed(lease_table: LeaseTable, clock: Clock) -> None:
+    lease = _add_started_lease(lease_table, clock)
+    clock.now += TTL_S
+    assert lease_table.due_for_renewal() == []
+    lease_table.lock_began(_id(lease))
+    assert lease_table.due_for_renewal() == [lease.fence]
+
+
 def test_next_renewal_in_returns_the_time_until_a_lease_becomes_due(lease_table: LeaseTable, clock: Clock) -> None:
     assert lease_table.next_renewal_in(5) == 5
     lease = _add_started_lease(lease_table, clock)

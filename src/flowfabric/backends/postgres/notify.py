@@ -13,8 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
-from flowfabric.backends.postgres.keepalive import WatchedConnection
-from flowfabric.backends.postgres.pool import Pool, acquire
+from flowfabric.backends.postgres.pool import EngineConnection, Pool, acquire
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.commit_hints import CommitHints, HintHandler
 from flowfabric.store.rows import to_datetime, to_epoch_us
@@ -115,8 +114,8 @@ class PostgresNotificationSource:
     async def listen(self, handler: HintHandler, on_alive: Callable[[datetime | None], None]) -> None:
         connection = await asyncpg.connect(
             self._url,
+            connection_class=EngineConnection,
             timeout=_TIMEOUT_S,
-            connection_class=WatchedConnection,
             server_settings={"application_name": "flowfabric-listener"},
         )
 

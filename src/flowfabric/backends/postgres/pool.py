@@ -15,10 +15,12 @@ capacity from callers for a moment, so that not all of them try to connect:
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -27,6 +29,7 @@ import asyncpg
 from flowfabric.backends.postgres.errors import OtherEventLoop, PoolClosed, is_conflict, translate, translate_unsent
 from flowfabric.backends.postgres.keepalive import WatchedConnection
 from flowfabric.core.errors import FlowFabricError, Unavailable
+from flowfabric.store.forks import watch_forks
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[Any]
@@ -37,6 +40,9 @@ _REOPEN_S = 1.0
 _MAX_TRIES = 10
 INITIAL_BACKOFF_S = 0.005
 _MAX_BACKOFF_S = 0.1
+# With a lifetime, the driver starts a timer for each prepared statement. The timer would keep the context of the caller
+# in memory, and with it the run of a task.
+KEEP_STATEMENTS = 0
 
 Isolation = Literal["read_committed", "repeatable_read"]
 Result = TypeVar("Result")
@@ -67,7 +73,7 @@ class Settings(Protocol):
 class Pool:
     """At most `max_size` connections, each used by one caller at a time. A pool belongs to one event loop."""
 
-    def __init__(self, open_connection: Callable[[], Awaitable[Connection]], max_size: int) -> None:
+    def __init__(self, open_connection: Callable[[], Coroutine[Any, Any, Connection]], max_size: int) -> None:
         self._open_connection = open_connection
         self._unused_capacity = max_size
         self._withheld_capacity = 0
@@ -221,7 +227,8 @@ class Pool:
         self._is_empty.clear()
         try:
             self._check_usable()
-            connection = await self._open_connection()
+            # The connection must not keep the context of the caller in memory either.
+            connection = await self._loop.create_task(self._open_connection(), context=Context())
             self._connections.add(connection)
         except BaseException as error:
             self._opening -= 1
@@ -308,7 +315,24 @@ class Pool:
             raise OtherEventLoop("the pool belongs to another event loop")
 
 
-class UnsharedConnection(WatchedConnection):
+class EngineConnection(WatchedConnection):
+    """A connection that a forked process cannot use."""
+
+    def __init__(self, protocol: Any, transport: asyncio.Transport, *arguments: Any) -> None:
+        super().__init__(protocol, transport, *arguments)
+        self._engine_transport = transport
+        watch_forks(self)
+
+    def leave_to_parent(self) -> None:
+        """Replace the socket by the null device, without a message to the server."""
+        transport = self._engine_transport
+        if not transport.is_closing():
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null, transport.get_extra_info("socket").fileno(), inheritable=False)
+            os.close(null)
+
+
+class UnsharedConnection(EngineConnection):
     """A connection that no user code has changed, so that a reset needs no extra statement.
 
     Behind a pooler, other programs use the same session. `local_settings` then holds SQL with the settings for each

@@ -18,6 +18,7 @@ from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, idle_limit
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
 from flowfabric.backends.postgres.pool import (
+    KEEP_STATEMENTS,
     Pool,
     Settings,
     TransactionOptions,
@@ -36,6 +37,7 @@ from flowfabric.backends.postgres.user_connections import (
 )
 from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.store.checks import POSTGRES_BACKUPS, backup_unsupported_error, find_violations
+from flowfabric.store.forks import Forks, check_not_forked
 from flowfabric.store.migrations import READ_APPLIED
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
 from flowfabric.store.session import run_to_completion
@@ -195,6 +197,7 @@ class PostgresStore:
         self.notifier = PostgresNotifier(pool, settings.schema, source)
         self._write_options = TransactionOptions(wait_s=settings.statement_timeout_s)
         self._read_options = replace(self._write_options, isolation="repeatable_read", readonly=True)
+        self._forks = Forks.number
         self._closed = False
 
     @property
@@ -266,7 +269,7 @@ class PostgresStore:
         raise backup_unsupported_error(POSTGRES_BACKUPS)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        if self._closed:
+        if self._closed or self._forks != Forks.number:
             return
         self._closed = True
         await self._user_pool.close()
@@ -287,6 +290,7 @@ class PostgresStore:
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
+        check_not_forked(self._forks)
 
     def _connection(self) -> AbstractAsyncContextManager[Connection]:
         self._check_open()
@@ -376,6 +380,7 @@ def _make_pool(url: str, settings: Settings) -> Pool:
             timeout=settings.statement_timeout_s,
             command_timeout=settings.statement_timeout_s + 5,
             statement_cache_size=0 if settings.pooler else 256,
+            max_cached_statement_lifetime=KEEP_STATEMENTS,
             server_settings={"application_name": "flowfabric"} if settings.pooler else session,
         )
         connection.local_settings = local_settings if settings.pooler else ""

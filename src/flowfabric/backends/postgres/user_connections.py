@@ -28,9 +28,15 @@ import asyncpg
 
 from flowfabric.backends.postgres.errors import is_conflict, translate
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
-from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, WatchedConnection
+from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES
 from flowfabric.backends.postgres.notify import channel_name, to_payload
-from flowfabric.backends.postgres.pool import Settings, TransactionOptions, run_in_transaction
+from flowfabric.backends.postgres.pool import (
+    KEEP_STATEMENTS,
+    EngineConnection,
+    Settings,
+    TransactionOptions,
+    run_in_transaction,
+)
 from flowfabric.backends.postgres.session import DriverConnection, PostgresSession
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.store.commit_hints import CommitHints
@@ -360,6 +366,7 @@ class UserTransactionPool:
             min_size=0,
             max_size=self._settings.pool_size,
             statement_cache_size=0 if behind_pooler else 256,
+            max_cached_statement_lifetime=KEEP_STATEMENTS,
             command_timeout=self._settings.statement_timeout_s + 5,
             server_settings={"application_name": "flowfabric"} if behind_pooler else session,
         )
@@ -368,7 +375,7 @@ class UserTransactionPool:
 _IN_USER_CODE = ContextVar("in_user_code", default=False)
 
 
-class LentConnection(WatchedConnection):
+class LentConnection(EngineConnection):
     """A connection that user code cannot close while it has the connection. The pool can, when the engine closes."""
 
     is_lent = False

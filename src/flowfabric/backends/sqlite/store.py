@@ -29,6 +29,7 @@ from flowfabric.backends.sqlite.writer import Writer, WriterOptions
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.checks import backup_unsupported_error, find_violations
 from flowfabric.store.file_permissions import can_others_read
+from flowfabric.store.forks import Forks, check_not_forked, watch_forks
 from flowfabric.store.migrations import READ_APPLIED, load_migrations
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
 from flowfabric.store.session import run_to_completion
@@ -82,9 +83,11 @@ async def open_sqlite(
 ) -> SqliteStore:
     """Open a store in the file at `path`. Create or migrate the store if necessary."""
     # Opening may wait for other processes and must not block the event loop.
-    return await asyncio.to_thread(
+    store = await asyncio.to_thread(
         _open, path, StoreClock(clock), durable, statement_timeout_s, may_migrate, transaction_limit_s
     )
+    store.serve(asyncio.get_running_loop())
+    return store
 
 
 class SqliteStore:
@@ -106,9 +109,15 @@ class SqliteStore:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="flowfabric-sqlite-reader")
         self._per_thread = threading.local()
         self._read_connections: list[sqlite3.Connection] = []
-        self._process = os.getpid()
+        self._forks = Forks.number
         self._closed = False
         self.notifier = SqliteNotifier(writer)
+        writer.on_abandoned(self._abandon)
+        watch_forks(self)
+
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the store if this event loop is closed, unless another loop has used the store since."""
+        self._writer.serve(loop)
 
     @property
     def local_clock(self) -> Callable[[], datetime]:
@@ -177,7 +186,7 @@ class SqliteStore:
         await asyncio.to_thread(write_backup, self._path, file, self._statements, self._check_file)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        if self._closed:
+        if self._closed or self._forks != Forks.number:
             return
         self._closed = True
         # Another process may have locked the file, and a daemon thread does not keep this process from ending.
@@ -188,26 +197,33 @@ class SqliteStore:
         if waiting.done():
             waiting.result()
 
+    def leave_to_parent(self) -> None:
+        """Do nothing. The threads do not exist in the child, and it must not close the connections."""
+
     def _close(self, closed: Future[None]) -> None:
         try:
-            self._close_connections()
+            self._close_readers()
+            # The writer closes the last connection, because only it knows whether SQLite may then delete the log.
+            self._writer.close()
         except BaseException as error:
             closed.set_exception(error)
         else:
             closed.set_result(None)
 
-    def _close_connections(self) -> None:
+    def _abandon(self) -> None:
+        """Close the store in the writer thread, because its event loop was closed."""
+        self._closed = True
+        self._close_readers()
+
+    def _close_readers(self) -> None:
         self._readers.shutdown()
         for connection in self._read_connections:
             connection.close()
-        # The writer closes the last connection, because only it knows whether SQLite may then delete the log.
-        self._writer.close()
 
     def _check_usable(self) -> None:
         if self._closed:
             raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
-        if os.getpid() != self._process:
-            raise Unavailable("store_forked", "the engine was opened before a fork; open it again in this process")
+        check_not_forked(self._forks)
 
     def _read(self, body: Body[Result]) -> Result:
         try:

@@ -40,6 +40,7 @@ from flowfabric.store.statements import Statement
 
 _MAX_BATCH = 200
 _WATCH_EVERY_S = 0.02
+_CHECK_LOOP_EVERY_S = 1.0
 _CHECK_FILE_EVERY_S = 1.0
 _CHECK_AGAIN_AFTER_S = 0.002
 _LONG_HOLD_S = 0.5
@@ -98,6 +99,8 @@ class Writer:
         self._closing = False
         self._on_commit: HintHandler | None = None
         self._on_foreign_commit: HintHandler | None = None
+        self._on_abandoned: Callable[[], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._data_version: int | None = None
         self._checked_at = 0.0
         self._file_checked_at = 0.0
@@ -117,7 +120,7 @@ class Writer:
 
         With `is_alone`, `body` has a separate transaction. With `is_urgent`, `body` runs before the other queued ones.
         """
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         job = _Job(body, loop.create_future(), loop, is_alone, is_urgent)
         if not (is_urgent and self._give_to_peer(job)) and not self._enqueue(job):
             raise Unavailable("store_closed", "the engine was closed; open it again with connect()")
@@ -149,6 +152,14 @@ class Writer:
         with self._condition:
             self._on_foreign_commit, self._data_version = handler, None
             self._condition.notify()
+
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the thread if this event loop is closed, unless another loop has called `run` since."""
+        self._loop = loop
+
+    def on_abandoned(self, handler: Callable[[], None]) -> None:
+        """Call `handler` in the writer thread before it ends because its event loop was closed."""
+        self._on_abandoned = handler
 
     def close(self) -> None:
         """Finish the queued operations, then end the thread and close its connection."""
@@ -235,14 +246,23 @@ class Writer:
     def _next_jobs(self) -> list[_Job]:
         with self._condition:
             while not self._jobs and not self._closing:
-                if not self._condition.wait(None if self._on_foreign_commit is None else _WATCH_EVERY_S):
-                    self._check_foreign_commits()
+                if not self._condition.wait(_CHECK_LOOP_EVERY_S if self._on_foreign_commit is None else _WATCH_EVERY_S):
+                    self._check_idle()
             jobs = [self._jobs.popleft()] if self._jobs else []
             while (
                 jobs and not jobs[0].is_alone and self._jobs and not self._jobs[0].is_alone and len(jobs) < _MAX_BATCH
             ):
                 jobs.append(self._jobs.popleft())
             return jobs
+
+    def _check_idle(self) -> None:
+        """Stop if the event loop of the callers was closed under the engine. Otherwise look for foreign commits."""
+        if self._loop is not None and self._loop.is_closed():
+            self._closing = True
+            if self._on_abandoned is not None:
+                self._on_abandoned()
+        elif self._on_foreign_commit is not None:
+            self._check_foreign_commits()
 
     def _check_foreign_commits(self) -> None:
         """Call the handler if another connection has committed. SQLite's `data_version` then has a new value."""

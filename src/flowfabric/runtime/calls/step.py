@@ -263,6 +263,7 @@ class StepCall(DurableCall[Any]):
                 raise Unwind from None
             raise
         finally:
+            run.exit_if_forked(self.path)
             context.is_abandoned = True
             STEP.reset(token)
             run.in_flight.pop(task, None)
@@ -280,13 +281,22 @@ class StepCall(DurableCall[Any]):
     async def _call_in_thread(self) -> Any:
         """Run a plain function in a thread and return its result. If the result is awaitable, await it first."""
         call = partial(self.fn, *self.args, **self.kwargs)
-        work = self.run.threads.steps.submit(copy_context().run, _call_function, call)
+        work = self.run.threads.steps.submit(copy_context().run, self._call_function, call)
         try:
             result = await asyncio.wrap_future(work)
         except asyncio.CancelledError:
             self.run.leave_code(work)
             raise
         return await result if inspect.isawaitable(result) else result
+
+    def _call_function(self, call: Callable[[], Any]) -> Any:
+        """Call the function. If it raises StopIteration, raise RuntimeError: a future cannot hold StopIteration."""
+        try:
+            return call()
+        except StopIteration as error:
+            raise RuntimeError("the function raised StopIteration") from error
+        finally:
+            self.run.exit_if_forked(self.path)
 
     async def _next_try(self, error: Exception, tries: int) -> str:
         """Record the failed try and return the time of the next try. Raise the failure if there is no next try."""
@@ -343,14 +353,6 @@ def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception
 def _interrupted_error(path: str) -> ErrorInfo:
     message = f"{path} was interrupted and may have happened; it is declared to happen at most once"
     return ErrorInfo(type="StepInterrupted", message=message, category="interrupted", permanent=True)
-
-
-def _call_function(call: Callable[[], Any]) -> Any:
-    """Call the function. If it raises StopIteration, raise RuntimeError, since a future cannot hold StopIteration."""
-    try:
-        return call()
-    except StopIteration as error:
-        raise RuntimeError("the function raised StopIteration") from error
 
 
 def policy_of(fn: Callable[..., Any]) -> StepPolicy:

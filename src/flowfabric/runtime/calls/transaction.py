@@ -43,10 +43,16 @@ class TransactionCall(StepCall):
         context = copy_context()
 
         def body(connection: Any) -> Any:
-            return context.run(self.fn, connection, *self.args, **self.kwargs)
+            try:
+                return context.run(self.fn, connection, *self.args, **self.kwargs)
+            finally:
+                run.exit_if_forked(self.path)
 
         async def async_body(connection: Any) -> Any:
-            return await self.fn(connection, *self.args, **self.kwargs)
+            try:
+                return await self.fn(connection, *self.args, **self.kwargs)
+            finally:
+                run.exit_if_forked(self.path)
 
         # The store refuses a function whose kind, plain or async, does not suit the database driver.
         chosen = async_body if inspect.iscoroutinefunction(self.fn) else body

@@ -1,0 +1,29 @@
+"""The memory of a worker does not grow with the number of executions that it has run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.faults.kit.soak import Memory, MixedLoad, fill_tables
+from tests.stores import TestStore
+
+WARM_UP, PERIODS = 2, 8
+# Eight periods have 32 children. One object that each of them leaves behind exceeds this number.
+MAX_GAINED = 24
+
+
+@pytest.mark.alone
+async def test_mixed_executions_with_children_leave_no_objects_behind(store: TestStore) -> None:
+    load = MixedLoad(store)
+    async with load.app, load.app.worker(concurrency=32) as worker:
+        await load.run(WARM_UP)
+        fill_tables(worker)
+        await asyncio.sleep(0.2)  # Coalesced notifications end, so that both measurements are at rest.
+        before = Memory.measure()
+        await load.run(PERIODS)
+        await asyncio.sleep(0.2)
+        gained = Memory.measure().gained_since(before)
+    assert load.wrong == []
+    assert gained.total() <= MAX_GAINED, gained
