@@ -133,6 +133,8 @@ class MemberStore(AggregateStore):
         ]
         for row in await self._session.fetch_batch("end_members", parameters, now=now):
             self._hints.note_ended(row["namespace"], [to_uuid(row["id"])])
+            if row["instance"] is not None:
+                self._hints.instances.add(row["instance"])
 
     async def page(self, flow_id: UUID, after: UUID, limit: int) -> list[Execution]:
         """Return members with an id above `after`, in order."""

@@ -109,8 +109,9 @@ class Worker:
         async with AsyncExitStack() as stack:
             stack.callback(self.threads.close)
             stack.enter_context(self._engine.leases.report_locks_to(self._lease_table))
-            ttl_s, on_report = self._criteria.lease_ttl.total_seconds(), self._runs.on_report
-            jobs = run_background_jobs(self._engine, self._open_renewal_engine, self._lease_table, ttl_s, on_report)
+            jobs = run_background_jobs(
+                self._engine, self._open_renewal_engine, self._lease_table, self._criteria, self._runs.on_report
+            )
             await stack.enter_async_context(jobs)
             if self._reconcile:
                 await stack.enter_async_context(self._engine.reconcilers.run_in_background(self._on_store_lost))
