@@ -111,7 +111,11 @@ class WaiterRegistry:
             return
         if hints.many_ended:
             self._notify_ends_soon()
-        topics = (*map(lane_topic, hints.lanes), *map(events_topic, hints.namespaces), *map(lease_topic, hints.instances))
+        topics = (
+            *map(lane_topic, hints.lanes),
+            *map(events_topic, hints.namespaces),
+            *map(lease_topic, hints.instances),
+        )
         for topic in topics:
             self._notify_all(self._by_topic.get(topic, ()))
         for id_ in hints.ended:

@@ -18,7 +18,8 @@ class CommitHints:
     """The changes of a commit: lanes with work, namespaces with events, ended executions and flows, the next due time.
 
     `instances` names the workers that must look at their leases, because another process ended one of their leases or
-    requested a cancel. `many_ended` means that more executions ended than `ended` names. `anything` means that anything may have changed.
+    requested a cancel. `many_ended` means that more executions ended than `ended` names. `anything` means that anything
+    may have changed.
     `completed` holds outcomes for this process and is not sent to other processes.
     """
 

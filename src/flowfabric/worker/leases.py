@@ -86,9 +86,7 @@ class LeaseTable:
         with self._lock:
             fresh = [lease for lease in leases if self._is_new(lease.fence.lease_id)]
             for lease in fresh:
-                held = _Held(
-                    lease.fence, lease.ttl.total_seconds(), requested_at, requested_at, lease.cancel_due_at
-                )
+                held = _Held(lease.fence, lease.ttl.total_seconds(), requested_at, requested_at, lease.cancel_due_at)
                 self._held[lease.fence.lease_id] = held
         return fresh
 

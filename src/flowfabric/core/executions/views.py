@@ -162,7 +162,7 @@ class StateSnapshot:
 
 @record(frozen=True, slots=True)
 class LeaseSnapshot:
-    """The id of the live lease of an execution, and the time when a requested cancel becomes final, if there are any."""
+    """The id of the live lease of an execution, and the time when a requested cancel becomes final."""
 
     lease_id: UUID | None
     cancel_due_at: datetime | None
