@@ -151,6 +151,7 @@ class MemberStore(AggregateStore):
     async def request_cancel(self, ids: Sequence[UUID], request: CancelRequest) -> None:
         """Request that members are cancelled when `request` is due."""
         await self._session.fetch("request_cancel", ids=list(ids), **cancel_columns(request))
+        self._hints.note_due(request.due_at)
 
     async def child_waitpoints(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
         """Return the open waitpoints that wait for these executions to end."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import datetime
 from random import Random
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Unpack, overload
+from typing import Any, Concatenate, Generic, Literal, Unpack, overload
 from uuid import UUID
 
 from typing_extensions import TypeForm
@@ -131,7 +131,7 @@ class StepFunction:
         retries: int | None = None,
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
-        on_cancel: OnCancel | None = None,
+        on_cancel: Literal["interrupt", "finish"] | None = None,
     ) -> StepFunction:
         """Return `step` with options for one call: its name, its retries, or a key that distinguishes similar calls.
 
@@ -152,7 +152,7 @@ class StepFunction:
         raises: Collection[type[Exception]] = (),
         at_most_once: bool = False,
         retry_on: Collection[str | type[Exception]] | None = None,
-        on_cancel: OnCancel = "interrupt",
+        on_cancel: Literal["interrupt", "finish"] = "interrupt",
     ) -> Callable[[F], F]:
         """Set the policy that a function has when it runs as a step. The decorator returns the function itself.
 

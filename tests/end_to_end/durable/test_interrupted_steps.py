@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -130,12 +130,12 @@ async def test_saga_is_undone_when_its_step_is_interrupted(app: App, program: Pr
     assert program.seen == ["step began", "step ended", "released hotel", "released flight"]
 
 
-def _finish_by_policy(fn: Callable[[], Awaitable[str]]) -> Awaitable[str]:
-    return step(step.policy(on_cancel="finish")(fn))  # type: ignore[arg-type]
+def _finish_by_policy(fn: Callable[[], Coroutine[Any, Any, str]]) -> Awaitable[str]:
+    return step(step.policy(on_cancel="finish")(fn))
 
 
-def _finish_by_option(fn: Callable[[], Awaitable[str]]) -> Awaitable[str]:
-    return step.options(on_cancel="finish")(fn)  # type: ignore[arg-type]
+def _finish_by_option(fn: Callable[[], Coroutine[Any, Any, str]]) -> Awaitable[str]:
+    return step.options(on_cancel="finish")(fn)
 
 
 @pytest.mark.parametrize("call", [_finish_by_policy, _finish_by_option])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from types import FunctionType
-from typing import Any, Concatenate, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Concatenate, Literal, TypeVar, overload
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
@@ -37,7 +37,6 @@ from flowfabric.values.records import ErrorInfo
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__flowfabric_step__"
 _SEPARATORS = ("#", "[", "/")
-OnCancel: TypeAlias = Literal["interrupt", "finish"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class StepPolicy:
     raises: tuple[type[Exception], ...] = ()
     at_most_once: bool = False
     retry_on: tuple[Retryable, ...] | None = None
-    on_cancel: OnCancel | None = None
+    on_cancel: Literal["interrupt", "finish"] | None = None
 
     def __post_init__(self) -> None:
         if self.on_cancel not in (None, "interrupt", "finish"):
@@ -126,7 +125,7 @@ class StepFunction:
         retries: int | None = None,
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
-        on_cancel: OnCancel | None = None,
+        on_cancel: Literal["interrupt", "finish"] | None = None,
     ) -> StepFunction:
         """Return `step` with options for one call: its name, its retries, or a key that distinguishes similar calls.
 
@@ -145,7 +144,7 @@ class StepFunction:
         raises: Collection[type[Exception]] = (),
         at_most_once: bool = False,
         retry_on: Collection[str | type[Exception]] | None = None,
-        on_cancel: OnCancel = "interrupt",
+        on_cancel: Literal["interrupt", "finish"] = "interrupt",
     ) -> Callable[[F], F]:
         """Set the policy that a function has when it runs as a step. The decorator returns the function itself.
 
