@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.faults.rows import (
     blocked_leases,
+    cancels,
     clock_jumps,
     connection_resets,
     connections,
@@ -33,5 +34,6 @@ _SUITES = (
     lent_connections,
     random_signals,
     replaced_files,
+    cancels,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)
