@@ -324,7 +324,9 @@ class Leases:
         request = CancelChildren(
             fence=requests.parse_fence(fence),
             children=tuple(parse_id(child, "children") for child in validation.batch(children, "children")),
-            command=CancelCommand(audit=audit_info(principal, reason), source=validation.name(source, "source")),
+            command=CancelCommand(
+                audit=audit_info(principal, reason), source=validation.name(source, "source"), children=True
+            ),
         )
         unrelated = await self._context.call(cancel_children, request)
         self._context.due_at(None)

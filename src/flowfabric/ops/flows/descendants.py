@@ -92,15 +92,16 @@ async def end_descendants(
     command: CancelCommand,
     now: datetime,
     *,
-    limit: int = MAX_CANCELLED,
+    limit: int | None = None,
 ) -> None:
-    """Cancel members of a locked flow: the first `limit` now, and the others by a request that a duty carries out.
+    """Cancel members of a locked flow: the first 1,000 or `limit` now, the others by a request that a duty carries out.
 
     Parents come before their children, so a postponed member has only postponed children.
     """
     if not descendants:
         return
-    first, rest = descendants[:limit], descendants[limit:]
+    allowed = MAX_CANCELLED if limit is None else limit
+    first, rest = descendants[:allowed], descendants[allowed:]
     ids = [descendant.member.id for descendant in first]
     details = {ancestor: _details(command, ancestor) for ancestor in {descendant.ancestor for descendant in first}}
     await tx.members.lock([descendant.member.id for descendant in descendants])
