@@ -31,7 +31,7 @@ UNAIMED = {
     "backlog", "erase_next", "list_flows", "list_suspended", "deliver_signal", "unhold_next", "set_lane", "list_lanes",
     "seed_key", "rotate_key", "list_keys", "register_worker", "heartbeat_worker", "list_workers", "mark_worker_dead",
     "start_position", "list_subscribers", "unsubscribe", "outbox_state", "take_subscriber", "read_page",
-    "commit_position", "release_subscriber",
+    "commit_position", "release_subscriber", "peek_leases",
 }  # fmt: skip
 # Operations that run only when a store is opened, in a caller's transaction, or for more than 1,000 executions.
 RARE = {
@@ -91,6 +91,7 @@ async def call_what_needs_no_target(engine: Engine) -> None:
     await engine.backlog()
     await engine.leases.claim(["default"], "w")
     await engine.leases.held("w")
+    await engine.leases.peek([])
     flow = await engine.flows.submit(Graph("empty"), seal=False)
     await engine.flows.add(flow.flow_id, "a", "job")
     await engine.flows.list()

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.planted_fault import Edit, PlantedFault
+from tests.faults.planted_in_cancels import PLANTED_IN_CANCELS
 from tests.faults.planted_in_clocks import PLANTED_IN_CLOCKS
 from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
 from tests.faults.planted_in_failovers import PLANTED_IN_FAILOVERS
@@ -208,6 +209,7 @@ PLANTED = (
     *PLANTED_IN_OWNERSHIP,
     *PLANTED_IN_CONNECTIONS,
     *PLANTED_IN_FILES,
+    *PLANTED_IN_CANCELS,
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",

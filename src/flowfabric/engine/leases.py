@@ -29,13 +29,8 @@ from flowfabric.core.executions.outcomes import (
     Suspended,
 )
 from flowfabric.core.executions.records import Fence, Grant, RecordedStep, WorkerId
-from flowfabric.core.executions.requests import (
-    CancelOwnRequest,
-    Checkpoint,
-    DelayRequest,
-    LeaseTerms,
-    Step,
-)
+from flowfabric.core.executions.requests import CancelOwnRequest, Checkpoint, DelayRequest, LeaseTerms, Step
+from flowfabric.core.executions.views import LeaseSnapshot
 from flowfabric.core.flows.graph import ALL_OF, ChildSubmission, EdgeKind, Join
 from flowfabric.core.flows.outcomes import ChildrenReady, WaitingForChildren
 from flowfabric.core.ids import parse_id
@@ -50,7 +45,7 @@ from flowfabric.engine.lease_locks import LockListener
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
 from flowfabric.engine.repeats import with_ids
 from flowfabric.engine.work_watch import WorkWatch
-from flowfabric.notify.waiters import lane_topic
+from flowfabric.notify.waiters import Waiter, lane_topic, lease_topic
 from flowfabric.ops.events.eras import renew_era
 from flowfabric.ops.flows.cancel_children import CancelChildren, cancel_children
 from flowfabric.ops.flows.descendants import CancelCommand
@@ -59,7 +54,7 @@ from flowfabric.ops.flows.wait_children import wait_children
 from flowfabric.ops.leases.checkpoint import CHECKPOINT, Transact, transact
 from flowfabric.ops.leases.claim import ClaimAttempt, ClaimById, claim, claim_execution, held
 from flowfabric.ops.leases.complete import COMPLETE, COMPLETE_LINKED
-from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS
+from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS, peek_leases
 from flowfabric.ops.leases.reclaim import ReclaimRequest, reclaim
 from flowfabric.ops.leases.release import continue_with, delay, fail
 from flowfabric.ops.leases.renew import PROGRESS
@@ -153,16 +148,20 @@ class Leases:
         return outcome
 
     def watch(self, lanes: Sequence[str], *, capabilities: Collection[str] = ()) -> WorkWatch:
-        """Return a context manager that waits for work on these lanes.
-
-        Enter it with `with engine.leases.watch(…) as work`. Then claim, and call `await work.wait()` whenever a claim
-        returns no lease.
-        """
+        """Return a context manager that waits for work: claim in its block, and `wait` if a claim returns no lease."""
         names = validation.names(lanes, "lanes")
         offered = validation.capabilities(capabilities, "capabilities")
         wakeups = self._context.wakeups
         waiter = wakeups.waiter([lane_topic((self._context.namespace, lane)) for lane in names], offered)
         return WorkWatch(wakeups, waiter)
+
+    def watch_held(self, instance: str) -> Waiter:
+        """Return a waiter that is notified when others end a lease of this instance or request a cancel."""
+        return self._context.wakeups.waiter([lease_topic(validation.name(instance, "instance"))])
+
+    async def peek(self, ids: Sequence[UUID]) -> dict[UUID, LeaseSnapshot]:
+        """Return the live lease and the requested cancel of each execution that exists, by one plain read."""
+        return await self._context.call(peek_leases, [parse_id(id_) for id_ in validation.batch(ids, "ids")])
 
     async def held(self, instance: str) -> list[Lease]:
         """Return the live leases of a worker instance, including leases whose claim got no reply."""
@@ -325,7 +324,9 @@ class Leases:
         request = CancelChildren(
             fence=requests.parse_fence(fence),
             children=tuple(parse_id(child, "children") for child in validation.batch(children, "children")),
-            command=CancelCommand(audit=audit_info(principal, reason), source=validation.name(source, "source")),
+            command=CancelCommand(
+                audit=audit_info(principal, reason), source=validation.name(source, "source"), children=True
+            ),
         )
         unrelated = await self._context.call(cancel_children, request)
         self._context.due_at(None)

@@ -111,9 +111,13 @@ class WaiterRegistry:
             return
         if hints.many_ended:
             self._notify_ends_soon()
-        for topics in (map(lane_topic, hints.lanes), map(events_topic, hints.namespaces)):
-            for topic in topics:
-                self._notify_all(self._by_topic.get(topic, ()))
+        topics = (
+            *map(lane_topic, hints.lanes),
+            *map(events_topic, hints.namespaces),
+            *map(lease_topic, hints.instances),
+        )
+        for topic in topics:
+            self._notify_all(self._by_topic.get(topic, ()))
         for id_ in hints.ended:
             self._notify_all(self._by_topic.get(end_topic(id_), ()), hints.completed.get(id_))
 
@@ -175,6 +179,11 @@ def lane_topic(lane: tuple[str, str]) -> Topic:
 def events_topic(namespace: str) -> Topic:
     """Return the topic for events of a namespace."""
     return ("events", namespace)
+
+
+def lease_topic(instance: str) -> Topic:
+    """Return the topic for leases of a worker instance that others ended or asked to stop."""
+    return ("lease", instance)
 
 
 def end_topic(id_: UUID) -> Topic:

@@ -9,6 +9,7 @@ from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import TERMINAL, State
 from flowfabric.core.flows.records import MemberEnd, counts_as_bad
+from flowfabric.ops.flows.descendants import end_children
 from flowfabric.ops.flows.resolve import resolve
 from flowfabric.ops.waits.child_signals import signal_waiting
 from flowfabric.ops.write_set import store
@@ -30,6 +31,7 @@ async def write(tx: Transaction, decisions: Sequence[Decision[Any]]) -> None:
         await _resolve_flows(tx, ended)
         without_flow = {execution.id: execution.state for execution in ended if execution.flow is None}
         await signal_waiting(tx, without_flow, ended[0].changed_at)
+        await end_children(tx, [decision for decision in decisions if decision.ends_children], ended[0].changed_at)
 
 
 async def write_one(tx: Transaction, decision: Decision[Outcome]) -> Outcome:

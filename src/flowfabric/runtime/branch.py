@@ -167,6 +167,18 @@ class StepContext:
         return f"{self.key}/{verb}#{self._uses}"
 
 
+@dataclass(slots=True)
+class RunningStep:
+    """A step whose function runs. `can_interrupt` is True if a request to cancel may end it at its await.
+
+    `is_interrupted` is True once such a request was sent to its code.
+    """
+
+    branch: Branch
+    can_interrupt: bool
+    is_interrupted: bool = False
+
+
 BRANCH: ContextVar[Branch | None] = ContextVar("flowfabric_unit", default=None)
 STEP: ContextVar[StepContext | None] = ContextVar("flowfabric_step", default=None)
 
@@ -245,18 +257,19 @@ def drop_body(run: TaskRun) -> None:
         run.loop.call_soon_threadsafe(_set_done, run.dropped)
 
 
-def cancel_code(run: TaskRun, branches: set[Branch]) -> None:
+def cancel_code(run: TaskRun, branches: set[Branch], *, let_finish: bool = False) -> None:
     """Cancel the running steps of `branches`, and all other code in these branches that awaits something.
 
-    Do not cancel branches in a durable wait, nor the caller of this function: they unwind at their durable call.
+    Do not cancel branches in a durable wait, nor the caller of this function: they unwind at their durable call. With
+    `let_finish`, also leave the steps that a request to cancel must not interrupt.
     """
     busy = {*run.in_flight, asyncio.current_task()}
-    for task, branch in list(run.in_flight.items()):
-        if branch in branches:
+    for task, step in list(run.in_flight.items()):
+        if step.branch in branches and (step.can_interrupt or not let_finish):
             task.cancel()
     for branch in branches.difference(run.suspender.waiting.values()):
         if branch.group is not None:
-            branch.group.cancel_code()
+            branch.group.cancel_code(let_finish=let_finish)
         elif branch.task is not None and branch.task not in busy and not branch.is_plain:
             branch.task.cancel()
 

@@ -135,18 +135,19 @@ class BranchGroup:
         """True while there are members that have not ended."""
         return bool(self._waiting or self._running)
 
-    async def drop(self, *, cancel_steps: bool) -> None:
+    async def drop(self, *, cancel_steps: bool, let_finish: bool = False) -> None:
         """End the members that still run, and allow no new durable calls in them.
 
-        Cancel their running steps if `cancel_steps` is True, otherwise wait for these steps. Cancel the members'
-        children and close their waitpoints.
+        Cancel their running steps if `cancel_steps` is True, otherwise wait for these steps. With `let_finish`, wait
+        for the steps that a request to cancel must not interrupt. Cancel the members' children and close their
+        waitpoints.
         """
         branches = self.running_branches()
         for branch in branches:
             branch.drop()
         children, waitpoints = self.open_children(), self.open_waitpoints()
         if cancel_steps:
-            self.cancel_code()
+            self.cancel_code(let_finish=let_finish)
         self.run.suspender.unwind_dropped()
         await self._run_to_end(self._drop(branches, children, waitpoints))
 
@@ -187,9 +188,9 @@ class BranchGroup:
                     raise Unwind from None
                 self.cancel_code()
 
-    def cancel_code(self) -> None:
+    def cancel_code(self, *, let_finish: bool = False) -> None:
         """Cancel the running steps of members, and all other code in the members that awaits something."""
-        cancel_code(self.run, set(self.running_branches()))
+        cancel_code(self.run, set(self.running_branches()), let_finish=let_finish)
 
     def running_branches(self) -> list[Branch]:
         """Return the branches of running members."""

@@ -189,10 +189,13 @@ class CallTracker:
             self.deliver_cancel(call)
             raise CancelRequested
 
-    def deliver_cancel(self, call: DurableCall[Any]) -> None:
-        """Record that the request to cancel was delivered at this call, so that every later run raises it here too."""
+    def deliver_cancel(self, call: DurableCall[Any], status: StepStatus = StepStatus.CANCELLED) -> None:
+        """Record that the request to cancel was delivered at this call, so that every later run raises it here too.
+
+        The status is `ABANDONED` if the call is a step whose function had begun.
+        """
         self.cancel_delivered = True
-        self._run.record_writer.enqueue(call.call_id.record(StepStatus.CANCELLED, cancel_requested=True))
+        self._run.record_writer.enqueue(call.call_id.record(status, cancel_requested=True))
 
     def find_never_awaited(self) -> InvalidRequest | None:
         """Return an error that names the calls that were made but never awaited, except calls of dropped branches."""
@@ -251,9 +254,11 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
 
     @property
     def has_outcome(self) -> bool:
-        """True if the outcome of this call is recorded. An abandoned call has no outcome."""
+        """True if the outcome of this call is recorded. An abandoned call has none, unless it raised a request."""
         record = self.record
-        return record is not None and record.is_final and record.status is not StepStatus.ABANDONED
+        if record is None or not record.is_final:
+            return False
+        return record.status is not StepStatus.ABANDONED or bool(record.facts.get("cancel_requested"))
 
     async def resolve(self) -> T_co:
         """Return the recorded outcome, or execute the call."""

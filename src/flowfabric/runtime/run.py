@@ -21,7 +21,15 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest, Refused
 from flowfabric.core.executions.outcomes import Lease
 from flowfabric.core.executions.requests import Step, StepStatus
 from flowfabric.core.policy import FailureClass
-from flowfabric.runtime.branch import Branch, BranchResult, cancel_code, cancel_raw_tasks, require_branch, run_body
+from flowfabric.runtime.branch import (
+    Branch,
+    BranchResult,
+    RunningStep,
+    cancel_code,
+    cancel_raw_tasks,
+    require_branch,
+    run_body,
+)
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
@@ -109,7 +117,7 @@ class TaskRun:
         self.calls = CallTracker(self)
         self.record_writer = RecordWriter(self)
         self.suspender = Suspender(self)
-        self.in_flight: dict[asyncio.Task[Any], Branch] = {}
+        self.in_flight: dict[asyncio.Task[Any], RunningStep] = {}
         self._body = Branch(self, Scope(), is_plain=not self.task.is_async)
 
     async def run(self) -> bool:
@@ -197,9 +205,23 @@ class TaskRun:
         self._unwind_branches()
 
     def cancel_requested(self, due_at: datetime) -> None:
-        """Deliver the request at an open wait or at the next durable call, so that the body can clean up."""
+        """Deliver the request at an open wait, at a running async step or at the next durable call.
+
+        The body gets it at one place only, and can clean up from there.
+        """
         self.cancel_due_at = due_at
         self.suspender.deliver_cancel()
+        if not self.calls.cancel_delivered and not self.is_over:
+            self._interrupt_step()
+
+    def _interrupt_step(self) -> None:
+        """Cancel the function of the oldest running step that may be interrupted. The step delivers the request."""
+        for task, running in self.in_flight.items():
+            if running.can_interrupt and not running.branch.is_dropped:
+                # No other call may deliver the request while the function ends.
+                running.is_interrupted = self.calls.cancel_delivered = True
+                task.cancel()
+                return
 
     def drain(self) -> None:
         """Unwind at the next durable call. Running steps finish and are recorded before that."""

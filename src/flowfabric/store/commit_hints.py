@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core.executions.records import Event
+from flowfabric.core.executions.records import Event, Execution
 from flowfabric.core.executions.requests import Completion
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.views import Outcome, StateSnapshot
@@ -17,13 +17,16 @@ from flowfabric.core.executions.views import Outcome, StateSnapshot
 class CommitHints:
     """The changes of a commit: lanes with work, namespaces with events, ended executions and flows, the next due time.
 
-    `many_ended` means that more executions ended than `ended` names. `anything` means that anything may have changed.
+    `instances` names the workers that must look at their leases, because another process ended one of their leases or
+    requested a cancel. `many_ended` means that more executions ended than `ended` names. `anything` means that anything
+    may have changed.
     `completed` holds outcomes for this process and is not sent to other processes.
     """
 
     lanes: set[tuple[str, str]] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
     ended: set[UUID] = field(default_factory=set)
+    instances: set[str] = field(default_factory=set)
     completed: dict[UUID, StateSnapshot] = field(default_factory=dict)
     due: datetime | None = None
     many_ended: bool = False
@@ -60,6 +63,18 @@ class CommitHints:
         if self.due is None or due < self.due:
             self.due = due
 
+    def note_interrupted(self, changes: Iterable[tuple[Execution, Execution]]) -> None:
+        """Note the workers whose lease was ended by others, or whose execution was asked to stop.
+
+        A worker that gives up its lease itself leaves a digest of its request, and needs no hint.
+        """
+        for before, after in changes:
+            if before.lease is None:
+                continue
+            is_taken = after.lease is None and after.former is not None and after.former.digest is None
+            if is_taken or after.cancel_request != before.cancel_request:
+                self.instances.add(before.lease.worker.instance)
+
     def note_events(self, events: Iterable[Event]) -> None:
         """Add the hints that follow from events."""
         for event in events:
@@ -76,13 +91,14 @@ class CommitHints:
         self.lanes |= other.lanes
         self.namespaces |= other.namespaces
         self.ended |= other.ended
+        self.instances |= other.instances
         self.many_ended |= other.many_ended
         self.anything |= other.anything
         if other.due is not None:
             self.note_due(other.due)
 
     def __bool__(self) -> bool:
-        named = self.lanes or self.namespaces or self.ended or self.due
+        named = self.lanes or self.namespaces or self.ended or self.instances or self.due
         return bool(named or self.many_ended or self.anything)
 
 

@@ -133,6 +133,8 @@ class MemberStore(AggregateStore):
         ]
         for row in await self._session.fetch_batch("end_members", parameters, now=now):
             self._hints.note_ended(row["namespace"], [to_uuid(row["id"])])
+            if row["instance"] is not None:
+                self._hints.instances.add(row["instance"])
 
     async def page(self, flow_id: UUID, after: UUID, limit: int) -> list[Execution]:
         """Return members with an id above `after`, in order."""
@@ -149,6 +151,7 @@ class MemberStore(AggregateStore):
     async def request_cancel(self, ids: Sequence[UUID], request: CancelRequest) -> None:
         """Request that members are cancelled when `request` is due."""
         await self._session.fetch("request_cancel", ids=list(ids), **cancel_columns(request))
+        self._hints.note_due(request.due_at)
 
     async def child_waitpoints(self, child_ids: Sequence[UUID]) -> list[Waitpoint]:
         """Return the open waitpoints that wait for these executions to end."""

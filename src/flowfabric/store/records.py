@@ -32,6 +32,7 @@ class NewExecution:
     member_name: str | None = None
     parent_id: UUID | None = None
     fingerprint: bytes | None = None
+    deadline_at: datetime | None = None
 
 
 @record(frozen=True, slots=True)

@@ -279,7 +279,7 @@ def insert_parameters(new: NewExecution) -> dict[str, object]:
         "state": new.state,
         "blocking_reason": new.blocking_reason,
         "ready_at": new.ready_at,
-        "deadline_at": submission.deadline,
+        "deadline_at": new.deadline_at or submission.deadline,
         **_policy_columns(policy),
     }
 
@@ -343,7 +343,13 @@ def cancel_columns(request: CancelRequest | None) -> dict[str, object]:
     """Return the columns of a cancel request."""
     if request is None:
         return {"cancel_due_at": None, "cancel_request": None}
-    document = {"principal": request.principal, "source": request.source, "reason": request.reason}
+    document: dict[str, object] = {
+        "principal": request.principal,
+        "source": request.source,
+        "reason": request.reason,
+    }
+    if request.children:
+        document["children"] = True
     return {"cancel_due_at": request.due_at, "cancel_request": to_json(document)}
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flowfabric.core.executions.records import RecordedStep
 from flowfabric.core.executions.states import State
-from flowfabric.core.executions.views import Outcome, StateSnapshot, make_failure
+from flowfabric.core.executions.views import LeaseSnapshot, Outcome, StateSnapshot, make_failure
 from flowfabric.core.flows.outcomes import Input
 from flowfabric.core.waits.snapshot import JournalRequest, Override, WaitSnapshot, WaitSnapshotRequest
 from flowfabric.store.commit_hints import CommitHints
@@ -48,6 +48,14 @@ class SnapshotStore(AggregateStore):
         """Return the states of executions, with the outcomes of ended ones."""
         rows = await self._session.fetch("glances", namespace=namespace, ids=list(ids))
         return {to_uuid(row["id"]): _to_state_snapshot(row) for row in rows}
+
+    async def peek_leases(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, LeaseSnapshot]:
+        """Return the live leases and the requested cancels of executions."""
+        rows = await self._session.fetch("peek_leases", namespace=namespace, ids=list(ids))
+        return {
+            to_uuid(row["id"]): LeaseSnapshot(to_uuid(row["lease_id"]), to_datetime(row["cancel_due_at"]))
+            for row in rows
+        }
 
     async def read_inputs(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, dict[str, Input]]:
         """Return the outcomes of the upstream members of each execution, by input name."""

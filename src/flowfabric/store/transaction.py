@@ -107,6 +107,7 @@ class Transaction:
             ("append_event", [event_parameters(item) for item in write_set.events]),
         )
         self.hints.note_events(write_set.events)
+        self.hints.note_interrupted(write_set.executions)
 
     async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
         """Lease the best waiting executions along the routes that the claim may take.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import datetime
 from random import Random
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Unpack, overload
+from typing import Any, Concatenate, Generic, Literal, Unpack, overload
 from uuid import UUID
 
 from typing_extensions import TypeForm
@@ -131,10 +131,16 @@ class StepFunction:
         retries: int | None = None,
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
+        on_cancel: Literal["interrupt", "finish"] | None = None,
     ) -> StepFunction:
-        """Return `step` with options for one call: its name, its retries, or a key that distinguishes similar calls."""
+        """Return `step` with options for one call: its name, its retries, or a key that distinguishes similar calls.
+
+        With `on_cancel="finish"`, a request to cancel waits until the running step has ended.
+        """
         return StepFunction(
-            self._inner.options(name=name, key=key, retries=retries, timeout=timeout, retry_on=retry_on)
+            self._inner.options(
+                name=name, key=key, retries=retries, timeout=timeout, retry_on=retry_on, on_cancel=on_cancel
+            )
         )
 
     def policy(
@@ -146,15 +152,23 @@ class StepFunction:
         raises: Collection[type[Exception]] = (),
         at_most_once: bool = False,
         retry_on: Collection[str | type[Exception]] | None = None,
+        on_cancel: Literal["interrupt", "finish"] = "interrupt",
     ) -> Callable[[F], F]:
         """Set the policy that a function has when it runs as a step. The decorator returns the function itself.
 
         Exceptions in `raises` are expected results: they are never retried, and the task can catch them by class. With
         `at_most_once`, an interrupted step fails instead of running again. With `retry_on`, only failures of these
-        categories or classes are retried.
+        categories or classes are retried. A request to cancel interrupts a running coroutine function, unless
+        `on_cancel="finish"` is set.
         """
         return self._inner.policy(
-            name=name, retries=retries, timeout=timeout, raises=raises, at_most_once=at_most_once, retry_on=retry_on
+            name=name,
+            retries=retries,
+            timeout=timeout,
+            raises=raises,
+            at_most_once=at_most_once,
+            retry_on=retry_on,
+            on_cancel=on_cancel,
         )
 
 

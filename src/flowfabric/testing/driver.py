@@ -25,6 +25,7 @@ from flowfabric.testing.hooks import KitHooks
 
 WORKER = WorkerId("testing-kit", "testing-kit")
 _MAX_RUNS = 1_000
+_ONE_DAY_S = 86_400.0
 _ONE_MS = timedelta(milliseconds=1)
 # These reconcilers only delete or count rows, so no execution continues at their due times.
 _HOUSEKEEPING = frozenset({"key_collection", "retention", "flow_retention", "event_trimming", "worker_liveness"})
@@ -89,20 +90,35 @@ class Driver:
             self._running[loop.create_task(run.run(), context=Context())] = run
 
     async def _wait_for_one(self) -> None:
-        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        """Wait until a run ends. A cancel reaches the other runs immediately, like those of a real worker."""
+        with self._engine.leases.watch_held(WORKER.instance) as hints:
+            hint = asyncio.create_task(hints.wait(_ONE_DAY_S))
+            try:
+                while not (done := await self._wait_for_any(hint)):
+                    await self._renew_leases()
+                    hint = asyncio.create_task(hints.wait(_ONE_DAY_S))
+            finally:
+                hint.cancel()
         for task in done:
             del self._running[task]
             task.result()
         await self._renew_leases()
+
+    async def _wait_for_any(self, hint: asyncio.Task[bool]) -> set[asyncio.Task[bool]]:
+        """Wait for the end of a run or for the hint. Return the runs that have ended."""
+        done, _ = await asyncio.wait([*self._running, hint], return_when=asyncio.FIRST_COMPLETED)
+        return done - {hint}
 
     async def _renew_leases(self) -> None:
         """Renew the leases of all runs.
 
         Then let each run check its waits again. Also notify it of a lost lease or a requested cancellation.
         """
-        runs = list(self._running.values())
-        outcomes = await self._engine.leases.renew_many([run.lease.fence for run in runs]) if runs else []
-        for run, outcome in zip(runs, outcomes, strict=True):
+        runs = list(self._running.items())
+        outcomes = await self._engine.leases.renew_many([run.lease.fence for _, run in runs]) if runs else []
+        for (task, run), outcome in zip(runs, outcomes, strict=True):
+            if task.done():
+                continue  # The run ended during the renewal.
             if isinstance(outcome, Renewed):
                 if outcome.cancel_due_at is not None and outcome.cancel_due_at != run.cancel_due_at:
                     run.cancel_requested(outcome.cancel_due_at)

@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppres
 from typing import Any
 
 from flowfabric.engine.engine import Engine
+from flowfabric.worker.claimer import ClaimCriteria
 from flowfabric.worker.event_loop import new_event_loop
 from flowfabric.worker.leases import LeaseRenewer, LeaseTable, OpenEngine, RenewalReport
 
@@ -26,6 +27,7 @@ _CLOSE_TIMEOUT_S = 5.0
 _BLOCKED_AFTER_S = 1.0
 _PROBE_PAUSE_S = 0.5
 _CHECK_OWNER_EVERY_S = 1.0
+_ONE_DAY_S = 86_400.0
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -34,16 +36,17 @@ async def run_background_jobs(
     engine: Engine,
     open_engine: OpenEngine | None,
     lease_table: LeaseTable,
-    ttl_s: float,
+    worker: ClaimCriteria,
     on_report: Callable[[RenewalReport], None],
     *,
     limit: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
 ) -> AsyncIterator[None]:
     """Renew leases and watch the event loop inside the block. `on_report` gets each renewal report in this loop.
 
-    Without `open_engine`, the worker's own engine renews the leases in this loop. `limit` bounds the wait for the
-    thread.
+    Without `open_engine`, the worker's own engine renews the leases in this loop. Hints about leases of the worker's
+    instance make the renewer look at them. `limit` bounds the wait for the thread.
     """
+    ttl_s = worker.lease_ttl.total_seconds()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         jobs = [LoopWatchdog(loop).run]
@@ -51,11 +54,20 @@ async def run_background_jobs(
             renewer = LeaseRenewer(lease_table, ttl_s, lambda: nullcontext(engine), on_report)
             await stack.enter_async_context(run_in_background(renewer.run()))
         else:
-            jobs.append(LeaseRenewer(lease_table, ttl_s, open_engine, _call_in_loop(loop, on_report)).run)
+            renewer = LeaseRenewer(lease_table, ttl_s, open_engine, _call_in_loop(loop, on_report))
+            jobs.append(renewer.run)
+        await stack.enter_async_context(run_in_background(_forward_hints(engine, worker, renewer)))
         thread = BackgroundThread(jobs)
         stack.push_async_callback(lambda: limit(thread.close(_CLOSE_TIMEOUT_S)))
         thread.start()
         yield
+
+
+async def _forward_hints(engine: Engine, worker: ClaimCriteria, renewer: LeaseRenewer) -> None:
+    with engine.leases.watch_held(worker.worker.instance) as hints:
+        while True:
+            if await hints.wait(_ONE_DAY_S):
+                renewer.check_soon()
 
 
 @asynccontextmanager

@@ -16,6 +16,10 @@ lease, the lease cannot be lost.
 A renewal is tried up to four times per TTL, even if an earlier try is still on its way. It never waits for a row lock.
 If another transaction has locked the row, the lease is busy, and is tried more often. Each lease has its own outcome.
 
+After a hint that others ended a lease of this worker or requested a cancel, the renewer reads its leases once, and
+renews only the changed ones. The result of that renewal reaches the run like every other. A hint may name no lease, as
+on SQLite, where any commit of another process is such a hint. So a read, not a renewal, decides which leases changed.
+
 **One fence, one run.** The store may still list a lease that is lost here, because only the replies to its renewals
 were lost. The table remembers every lease under which code was started, and never accepts or starts it again. It
 forgets a lease some time after the store has confirmed its end. It still remembers the last ones, because a standby
@@ -29,14 +33,16 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, Refused, Unavailable, is_permanent
 from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import Fence
+from flowfabric.core.executions.views import LeaseSnapshot
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.lease_locks import lease_time
@@ -53,6 +59,7 @@ class _Held:
     ttl_s: float
     taken_at: float
     extended_at: float
+    cancel_due_at: datetime | None = None
     is_started: bool = False
     locks: int = 0
 
@@ -81,7 +88,7 @@ class LeaseTable:
         with self._lock:
             fresh = [lease for lease in leases if self._is_new(lease.fence.lease_id)]
             for lease in fresh:
-                held = _Held(lease.fence, lease.ttl.total_seconds(), requested_at, requested_at)
+                held = _Held(lease.fence, lease.ttl.total_seconds(), requested_at, requested_at, lease.cancel_due_at)
                 self._held[lease.fence.lease_id] = held
         return fresh
 
@@ -150,11 +157,28 @@ class LeaseTable:
             due = [held for held in self._held.values() if _is_due(held, now, early_s)]
         return [held.fence for held in sorted(due, key=lambda held: held.extended_at + held.ttl_s)]
 
-    def extend(self, lease_id: UUID, requested_at: float) -> bool:
+    def find_changed(self, snapshots: Mapping[UUID, LeaseSnapshot], fences: Sequence[Fence]) -> list[Fence]:
+        """Return those of `fences` whose lease has ended in the store, or whose requested cancel is not known yet."""
+        with self._lock:
+            held = {fence: self._held.get(fence.lease_id) for fence in fences}
+        return [
+            fence
+            for fence, lease in held.items()
+            if lease is not None
+            and snapshots.get(fence.execution_id) != LeaseSnapshot(fence.lease_id, lease.cancel_due_at)
+        ]
+
+    def fences(self) -> list[Fence]:
+        """Return the fences of the held leases."""
+        with self._lock:
+            return [held.fence for held in self._held.values()]
+
+    def extend(self, lease_id: UUID, requested_at: float, cancel_due_at: datetime | None = None) -> bool:
         """Record a renewal that was requested at `requested_at`. Return False if the lease is no longer held."""
         with self._lock:
             held = self._held.get(lease_id)
             if held is not None:
+                held.cancel_due_at = cancel_due_at
                 # Renewals may overlap, so an earlier request may be acknowledged after a later one.
                 held.extended_at = max(held.extended_at, requested_at)
             return held is not None
@@ -209,6 +233,8 @@ _LOSS_CHECKS_PER_TTL = 12
 _MAX_RENEWALS_PER_TTL = 24
 _SLOW_RENEWALS_PER_TTL = 12
 _MAX_IN_FLIGHT = 24
+# Hints are collected for this long, so that many commits of other processes cost only a few reads.
+_HINT_PAUSE_S = 0.1
 OpenEngine = Callable[[], AbstractAsyncContextManager[Engine]]
 
 
@@ -239,12 +265,21 @@ class LeaseRenewer:
         self._has_busy = False
         self._is_slow = False
         self._in_flight = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hinted = asyncio.Event()
 
     async def run(self) -> None:
         """Renew leases and detect lost ones until cancelled."""
+        self._loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_losses())
             group.create_task(self._renew())
+
+    def check_soon(self) -> None:
+        """Look for leases that others ended or asked to stop, and renew these. Any thread may call this."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop is closed, so no lease is renewed any longer.
+                self._loop.call_soon_threadsafe(self._hinted.set)
 
     def start_round(self, engine: Engine, tasks: asyncio.TaskGroup) -> None:
         """Start to release the leases that were not started in time, and to renew the due leases in batches.
@@ -268,6 +303,7 @@ class LeaseRenewer:
         while not self._is_store_lost:
             try:
                 async with self._open_engine() as engine, asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._watch_hints(engine))
                     while not self._is_store_lost:
                         self.start_round(engine, tasks)
                         await asyncio.sleep(self._pause_s())
@@ -276,6 +312,28 @@ class LeaseRenewer:
             except Exception:
                 _log.exception("Lease renewal failed unexpectedly, retrying")
             await asyncio.sleep(self._pause_s() * random.uniform(0.5, 1.0))
+
+    async def _watch_hints(self, engine: Engine) -> None:
+        while not self._is_store_lost:
+            await self._hinted.wait()
+            self._hinted.clear()
+            try:
+                await self._renew_changed(engine)
+            except FlowFabricError as error:
+                self._note_failure(error)
+            await asyncio.sleep(_HINT_PAUSE_S)
+
+    async def _renew_changed(self, engine: Engine) -> None:
+        """Renew the leases that changed in the store. If some of them are busy, look again soon."""
+        fences = self._lease_table.fences()
+        for start in range(0, len(fences), MAX_BATCH):
+            batch = fences[start : start + MAX_BATCH]
+            snapshots = await engine.leases.peek([fence.execution_id for fence in batch])
+            if changed := self._lease_table.find_changed(snapshots, batch):
+                self._in_flight += 1
+                await self._renew_batch(engine, changed)
+                if self._lease_table.find_changed(snapshots, changed):
+                    self._hinted.set()
 
     async def _renew_batch(self, engine: Engine, fences: Sequence[Fence]) -> None:
         """Renew leases and report the outcome. A reply after the whole TTL would be useless."""
@@ -305,7 +363,7 @@ class LeaseRenewer:
         elif isinstance(outcome, FlowFabricError):
             if self._lease_table.remove(fence.lease_id):
                 report.lost[fence] = outcome
-        elif self._lease_table.extend(fence.lease_id, requested_at):
+        elif self._lease_table.extend(fence.lease_id, requested_at, outcome.cancel_due_at):
             self._is_failing = False
             report.renewed[fence] = outcome
 

@@ -115,9 +115,10 @@ class Worker:
         async with AsyncExitStack() as stack:
             stack.callback(self.threads.close)
             stack.enter_context(self._engine.leases.report_locks_to(self._lease_table))
-            ttl_s, on_report = self._criteria.lease_ttl.total_seconds(), self._runs.on_report
             open_engine, limit = self._open_renewal_engine, self._deadline.limit
-            jobs = run_background_jobs(self._engine, open_engine, self._lease_table, ttl_s, on_report, limit=limit)
+            jobs = run_background_jobs(
+                self._engine, open_engine, self._lease_table, self._criteria, self._runs.on_report, limit=limit
+            )
             await stack.enter_async_context(jobs)
             if self._reconcile:
                 await stack.enter_async_context(self._engine.reconcilers.run_in_background(self._on_store_lost))

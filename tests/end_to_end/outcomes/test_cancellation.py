@@ -158,40 +158,6 @@ async def test_graceful_cancel_is_raised_once_at_the_open_wait(app: App, kit: Ki
     assert kit.now() - begun == timedelta(hours=1)
 
 
-async def test_graceful_cancel_lets_the_step_finish_and_is_raised_at_the_next_call(app: App) -> None:
-    in_step = asyncio.Event()
-    seen: list[str] = []
-
-    async def hurry() -> str:
-        in_step.set()
-        async with asyncio.timeout(20):
-            while not current().cancelled:  # noqa: ASYNC110 - a step polls this flag
-                await asyncio.sleep(0)
-        return "hurried"
-
-    @app.task
-    async def task() -> None:
-        seen.append(await step(hurry))
-        try:
-            await step(str, "never")
-        except CancelRequested:
-            seen.append("requested")
-            raise
-
-    @app.task
-    async def canceller(other: Handle[None]) -> None:
-        await in_step.wait()
-        await other.cancel(grace="1h")
-
-    async with Kit(app, concurrency=2) as kit:
-        handle = await task.submit()
-        _ = await kit.start(canceller, handle)
-
-        assert isinstance(await handle.outcome(), Cancelled)
-        assert seen == ["hurried", "requested"]
-        assert (await kit.steps(handle))[0] == "hurry"
-
-
 async def test_grace_of_the_task_is_the_default(app: App, kit: Kit) -> None:
     requests: list[str] = []
 

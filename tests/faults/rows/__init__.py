@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.faults.rows import (
     blackouts,
     blocked_leases,
+    cancels,
     clock_jumps,
     connection_resets,
     connections,
@@ -41,5 +42,6 @@ _SUITES = (
     blackouts,
     mixed_soak,
     processes,
+    cancels,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

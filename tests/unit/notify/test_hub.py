@@ -13,7 +13,7 @@ from flowfabric.core.executions.records import Event
 from flowfabric.core.executions.states import State
 from flowfabric.notify import hub as hub_module
 from flowfabric.notify.hub import Announcer, KnownDueTimes, NotifyHub
-from flowfabric.notify.waiters import Waiter, WaiterRegistry, end_topic, events_topic, lane_topic
+from flowfabric.notify.waiters import Waiter, WaiterRegistry, end_topic, events_topic, lane_topic, lease_topic
 from flowfabric.store.commit_hints import CommitHints, HintHandler
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -26,7 +26,12 @@ async def was_notified(waiter: Waiter) -> bool:
 
 async def test_waiter_is_notified_of_its_own_topics_only() -> None:
     registry = WaiterRegistry()
-    topics = {"lane": lane_topic(("a", "x")), "events": events_topic("a"), "end": end_topic(ID)}
+    topics = {
+        "lane": lane_topic(("a", "x")),
+        "events": events_topic("a"),
+        "end": end_topic(ID),
+        "lease": lease_topic("worker-1"),
+    }
     waiters = {name: Waiter(registry, [topic]) for name, topic in topics.items()}
     for waiter in waiters.values():
         registry.add(waiter)
@@ -36,6 +41,8 @@ async def test_waiter_is_notified_of_its_own_topics_only() -> None:
         (CommitHints(namespaces={"a"}), {"events"}),
         (CommitHints(namespaces={"a"}, ended={ID}), {"events", "end"}),
         (CommitHints(ended={OTHER}), set()),
+        (CommitHints(instances={"worker-1", "worker-2"}), {"lease"}),
+        (CommitHints(instances={"worker-2"}), set()),
         (CommitHints(due=NOW), set()),
         (CommitHints(anything=True), set(waiters)),
     ):

@@ -46,6 +46,7 @@ def to_payload(hints: CommitHints, sender: str = "") -> str:
         "by": sender or [],
         "lanes": sorted(hints.lanes),
         "events": sorted(hints.namespaces),
+        "leases": sorted(hints.instances),
         "ended": sorted(id_.hex for id_ in hints.ended) if are_named else None,
         "due": None if hints.due is None else to_epoch_us(hints.due),
     }
@@ -65,6 +66,7 @@ def from_payload(text: str, receiver: str = "") -> CommitHints:
         return CommitHints(
             lanes={(namespace, lane) for namespace, lane in document.get("lanes", ())},
             namespaces=set(document.get("events", ())),
+            instances=set(document.get("leases", ())),
             ended={UUID(hex=id_) for id_ in ended or ()},
             due=to_datetime(document.get("due")),
             many_ended=ended is None,

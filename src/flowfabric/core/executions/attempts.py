@@ -34,6 +34,7 @@ from flowfabric.core.executions.transitions import (
     Transition,
     apply_transition,
 )
+from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.policy import FailureClass, OnAttemptTimeout, backoff_delay, may_retry
 from flowfabric.core.waits.records import WaitChanges, Waitpoint, WaitpointKind
 
@@ -94,7 +95,8 @@ def decide_attempt_timeout(
     """Retry or end an execution whose attempt exceeded its timeout. Return None if its timeout has not passed.
 
     The timeout counts as a failure of category `attempt_timeout`. With `on_attempt_timeout="expire"`, the execution
-    expires without a retry.
+    expires without a retry. An end also ends the children; a retry leaves them alone, because the next attempt needs
+    them.
     """
     due = execution.attempt_timeout_at
     if execution.lease is None or due is None or due > now:
@@ -105,11 +107,11 @@ def decide_attempt_timeout(
         "failure_message": f"the attempt exceeded its timeout of {_seconds(execution.policy.attempt_timeout)} s",
     }
     if execution.policy.on_attempt_timeout is OnAttemptTimeout.EXPIRE:
-        return _end_execution(execution, EXPIRE, now, failure)
+        return replace(_end_execution(execution, EXPIRE, now, failure), ends_children=True)
     if may_retry(execution.policy, execution.retry_count, FailureClass.TIMEOUT, ATTEMPT_TIMEOUT):
         at = now + backoff_delay(execution.policy.backoff, execution.retry_count, chance)
         return _retry(execution, at, now, failure)
-    return _end_execution(execution, TIME_OUT, now, failure)
+    return replace(_end_execution(execution, TIME_OUT, now, failure), ends_children=True)
 
 
 def _retry(

@@ -20,7 +20,8 @@ class Decision(Generic[OutcomeT_co]):
 
     `before` and `after` are the execution before and after the change. Without a change, `after` has the value None.
     `event` and `attempt` are the event of the change and the attempt that it ends. `extra_event` is a second event of
-    the same change. `waits` are the changed suspensions, waitpoints and signals.
+    the same change. `waits` are the changed suspensions, waitpoints and signals. With `ends_children`, the change also
+    cancels all descendants of the execution.
     """
 
     outcome: OutcomeT_co
@@ -30,6 +31,7 @@ class Decision(Generic[OutcomeT_co]):
     attempt: Attempt | None = None
     extra_event: Event | None = None
     waits: WaitChanges | None = None
+    ends_children: bool = False
 
 
 def make_decision(

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from flowfabric.core.executions.operator import ENDS_OF_PARENTS
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import AttemptState, BlockingReason, Ownership, State
 from flowfabric.core.executions.views import SuspendedView
@@ -257,6 +258,8 @@ def _explain_ended(execution: Execution, context: ExplainContext) -> Statement:
     sentence = f"{execution.state.value.capitalize()} at {_format_time(execution.ended_at, context.now)}"
     if execution.state is State.CANCELLED:
         facts |= {"cancelled_by": execution.cancelled_by, "reason": execution.cancel_reason}
+        if execution.cancelled_by in ENDS_OF_PARENTS:
+            return f"{sentence} because {execution.cancel_reason}.", facts
         return f"{sentence} by {execution.cancelled_by} ({_quote_reason(execution.cancel_reason)}).", facts
     if execution.failure_message is not None and execution.state is not State.COMPLETED:
         facts |= {"category": execution.failure_category}

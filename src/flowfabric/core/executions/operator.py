@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from flowfabric.core.executions.attempts import ATTEMPT_TIMEOUT
 from flowfabric.core.executions.decision import Decision, end_attempt, make_decision, next_attempt
 from flowfabric.core.executions.outcomes import AlreadySatisfied, Ended, Held, PriorityChanged, Replayed, Unheld
 from flowfabric.core.executions.records import AttemptOrigin, AttemptOutcome, CancelRequest, Execution
@@ -28,12 +29,15 @@ from flowfabric.core.executions.transitions import (
     refusal,
     transition_event,
 )
+from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.flows.outcomes import CancelPending
 from flowfabric.core.policy import optional_span
 from flowfabric.core.waits.records import Trigger
 from flowfabric.core.waits.resume import OpenWait, close_wait, resume_execution
 
 DEADLINE = "deadline"
+# The sources of a cancel that a parent's end caused.
+ENDS_OF_PARENTS = (DEADLINE, ATTEMPT_TIMEOUT)
 _HELD = BlockingReason.PAUSED_BY_OPERATOR
 
 
@@ -86,14 +90,15 @@ def decide_cancel_request(
 
 
 def decide_due_cancel(execution: Execution, now: datetime) -> Decision[Ended] | None:
-    """Cancel an execution whose cancel request is due.
+    """Cancel an execution whose cancel request is due, with its children if the request includes them.
 
     Return None if the execution has ended or the request is not due.
     """
     request = execution.cancel_request
     if execution.state in TERMINAL or request is None or request.due_at > now:
         return None
-    return decide_cancel(execution, AuditInfo(principal=request.principal, reason=request.reason), request.source, now)
+    audit = AuditInfo(principal=request.principal, reason=request.reason)
+    return replace(decide_cancel(execution, audit, request.source, now), ends_children=request.children)
 
 
 def decide_change_priority(
@@ -192,7 +197,10 @@ def decide_ready(execution: Execution, now: datetime) -> Decision[State] | None:
 
 
 def decide_deadline(execution: Execution, now: datetime) -> Decision[Ended] | None:
-    """Expire an execution past its deadline; return None if it has ended or its deadline has not come."""
+    """Expire an execution past its deadline, with its children.
+
+    Return None if it has ended or its deadline has not come.
+    """
     if execution.state in TERMINAL or execution.deadline_at is None or execution.deadline_at > now:
         return None
     failure: dict[str, Any] = {
@@ -202,7 +210,8 @@ def decide_deadline(execution: Execution, now: datetime) -> Decision[Ended] | No
     after = apply_transition(execution, EXPIRE, now, **failure)
     attempt = end_attempt(execution, AttemptOutcome.FAILURE, now, **failure)
     facts = {"reason": failure["failure_message"], "details": {"category": DEADLINE}}
-    return make_decision(Ended(State.EXPIRED), execution, after, EXPIRE, attempt, **facts)
+    decision = make_decision(Ended(State.EXPIRED), execution, after, EXPIRE, attempt, **facts)
+    return replace(decision, ends_children=True)
 
 
 def is_held(execution: Execution) -> bool:

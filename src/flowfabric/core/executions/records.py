@@ -108,12 +108,16 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """A request to cancel an execution, whose worker has until `due_at` to clean up."""
+    """A request to cancel an execution, whose worker has until `due_at` to clean up.
+
+    With `children`, the cancel also ends the descendants that the execution has at `due_at`.
+    """
 
     due_at: datetime
     principal: str
     source: str
     reason: str
+    children: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,14 @@ class StateSnapshot:
     outcome: Outcome | None
 
 
+@record(frozen=True, slots=True)
+class LeaseSnapshot:
+    """The id of the live lease of an execution, and the time when a requested cancel becomes final."""
+
+    lease_id: UUID | None
+    cancel_due_at: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """One page of a list, and the cursor of the next page if there is one."""

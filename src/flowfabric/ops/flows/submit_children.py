@@ -2,7 +2,8 @@
 
 The first children of an execution make it the root of a flow with the same id. Children of a member join its flow. The
 id of a child follows from its parent, the parent's generation and its key, so a repeated submit creates no second
-child. A detached child gets its id in the same way, but belongs to no flow.
+child. A child inherits the deadline of its parent, unless its own is earlier. A detached child gets its id in the same
+way, but belongs to no flow and inherits no deadline.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from flowfabric.core.errors import Conflict, Refused
 from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import Created, Duplicate, Submitted
 from flowfabric.core.executions.records import Execution, Fence
-from flowfabric.core.executions.requests import Step, require_owner
+from flowfabric.core.executions.requests import Step, Submission, require_owner
 from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.flows.graph import ChildSubmission
 from flowfabric.core.flows.records import FlowRecord
 from flowfabric.core.ids import derive_id
+from flowfabric.core.policy import optional_span
 from flowfabric.ops.executions.submit import SubmitRequest, insert_all, new_row
 from flowfabric.ops.leases.checkpoint import record_steps
 from flowfabric.ops.locks import lock_with_flow
@@ -83,7 +85,22 @@ def _row(namespace: str, parent: Execution, child: ChildSubmission, now: datetim
     row = new_row(namespace, SubmitRequest(child_id(parent, child.key), child.submission), now)
     if child.detached:
         return row
-    return replace(row, flow_id=parent.flow_id or parent.id, member_name=child.key, parent_id=parent.id)
+    return replace(
+        row,
+        flow_id=parent.flow_id or parent.id,
+        member_name=child.key,
+        parent_id=parent.id,
+        deadline_at=_inherited_deadline(parent, child.submission, now),
+    )
+
+
+def _inherited_deadline(parent: Execution, submission: Submission, now: datetime) -> datetime | None:
+    """Return the deadline of the parent, unless the child's own deadline is earlier."""
+    relative = optional_span(submission.policy.deadline)
+    own = submission.deadline or (None if relative is None else now + relative)
+    return (
+        None if own is not None and parent.deadline_at is not None and own < parent.deadline_at else parent.deadline_at
+    )
 
 
 def _is_same(existing: Execution, row: NewExecution, namespace: str) -> bool:

@@ -10,10 +10,10 @@ from uuid import UUID
 from flowfabric.core.errors import FlowFabricError
 from flowfabric.core.executions.records import RecordedStep
 from flowfabric.core.executions.requests import execution_not_found
-from flowfabric.core.executions.views import StateSnapshot
+from flowfabric.core.executions.views import LeaseSnapshot, StateSnapshot
 from flowfabric.core.flows.outcomes import Input
 from flowfabric.core.waits.snapshot import MAX_SIGNALS, JournalRequest, WaitSnapshot, WaitSnapshotRequest
-from flowfabric.ops.operation import BatchOperation
+from flowfabric.ops.operation import BatchOperation, operation
 from flowfabric.store.transaction import Transaction
 
 Request = TypeVar("Request")
@@ -100,6 +100,12 @@ class ReadInputs(_ReadById[dict[str, Input]]):
 
     async def read(self, tx: Transaction, namespace: str, requests: Sequence[UUID]) -> Mapping[UUID, dict[str, Input]]:
         return await tx.snapshots.read_inputs(namespace, requests)
+
+
+@operation(read_only=True, single_statement=True)
+async def peek_leases(tx: Transaction, namespace: str, ids: Sequence[UUID]) -> dict[UUID, LeaseSnapshot]:
+    """Read the live leases and the requested cancels of executions. Leave out executions that do not exist."""
+    return await tx.snapshots.peek_leases(namespace, ids)
 
 
 READ_WAITS = ReadWaits()

@@ -17,7 +17,7 @@ from flowfabric.runtime.journal import KEYED, CallId
 from flowfabric.runtime.run import is_final
 from flowfabric.values import failures
 from flowfabric.values.aliases import Durable, T
-from flowfabric.values.errors import AllFailed, ExecutionFailed, StepFailed, Unwind
+from flowfabric.values.errors import AllFailed, CancelRequested, ExecutionFailed, StepFailed, Unwind
 from flowfabric.values.records import Completed, ErrorInfo, Failed, RaceResult
 
 T1 = TypeVar("T1")
@@ -158,7 +158,20 @@ class CallGroup(DurableCall[Any]):
         """
         return isinstance(error, Unwind) or self.run.is_over or awaiting_branch(self).is_dropped
 
-    async def conclude(self, group: BranchGroup, index: int, status: StepStatus, *, cancel_steps: bool) -> None:
+    async def conclude_cancelled(self, group: BranchGroup, index: int, error: BaseException) -> None:
+        """End the other members after member `index` was cancelled.
+
+        After a request to cancel, running async steps are interrupted, so that the code around the group can clean up
+        in time. The member is recorded, because another member may still succeed while the members are ended, and must
+        not decide the group in a later run.
+        """
+        is_requested = isinstance(error, CancelRequested)
+        cancel_steps = is_requested or self.call_id.kind == "race"
+        await self.conclude(group, index, StepStatus.FAILED, cancel_steps=cancel_steps, let_finish=is_requested)
+
+    async def conclude(
+        self, group: BranchGroup, index: int, status: StepStatus, *, cancel_steps: bool, let_finish: bool = False
+    ) -> None:
         """End the other members after member `index` has decided the group.
 
         First record the decision, and which children and waitpoints will be ended. Without that record, a later run
@@ -167,11 +180,13 @@ class CallGroup(DurableCall[Any]):
         if self.deciding_member() is not None:
             self.remember(status, **self._facts())
             return
-        await self._end_members(group, status, cancel_steps=cancel_steps, member=index)
+        await self._end_members(group, status, cancel_steps=cancel_steps, let_finish=let_finish, member=index)
 
-    async def _end_members(self, group: BranchGroup, status: StepStatus, *, cancel_steps: bool, **why: Any) -> None:
+    async def _end_members(
+        self, group: BranchGroup, status: StepStatus, *, cancel_steps: bool, let_finish: bool = False, **why: Any
+    ) -> None:
         facts = await self._record_decision(group.open_children(), group.open_waitpoints(), **why)
-        await group.drop(cancel_steps=cancel_steps)
+        await group.drop(cancel_steps=cancel_steps, let_finish=let_finish)
         self.remember(status, **facts)
 
     async def _record_decision(self, losers: Sequence[UUID], closed: Sequence[str], **why: Any) -> Mapping[str, Any]:
@@ -220,6 +235,8 @@ class Gather(CallGroup):
     async def _fail(self, group: BranchGroup, index: int, error: BaseException) -> None:
         if self.is_left(error):
             await group.wait_ended()
+        elif isinstance(error, asyncio.CancelledError):
+            await self.conclude_cancelled(group, index, error)
         elif self._is_final(error):
             await self.conclude(group, index, StepStatus.FAILED, cancel_steps=False)
         else:
@@ -230,8 +247,7 @@ class Gather(CallGroup):
             )
 
     def _is_final(self, error: BaseException) -> bool:
-        is_known = self.deciding_member() is not None or isinstance(error, asyncio.CancelledError)
-        return is_known or is_final(error, self.run.task.settings.raises)
+        return self.deciding_member() is not None or is_final(error, self.run.task.settings.raises)
 
     async def _accept(self, group: BranchGroup, branches: Sequence[Branch], index: int) -> None:
         """Record the group as failed, because the function continued after the unrecorded failure of a member."""
@@ -279,9 +295,10 @@ class Settle(TolerantGroup):
     """A group that returns the outcome of each call."""
 
     async def decide(self, group: BranchGroup) -> Any:
+        await self.cancel_again(group)
         accidents = self.restore_failures(group)
         outcomes: dict[int, Completed[Any] | Failed] = {index: Failed(info) for index, info in accidents.items()}
-        async for index, ending in group.results():
+        async for index, ending in group.results(only=self.deciding_member()):
             if ending.error is None:
                 outcomes[index] = Completed(ending.value)
                 continue
@@ -289,7 +306,7 @@ class Settle(TolerantGroup):
                 await group.wait_ended()
                 raise ending.error
             if isinstance(ending.error, asyncio.CancelledError):
-                await group.drop(cancel_steps=False)
+                await self.conclude_cancelled(group, index, ending.error)
                 raise ending.error
             outcomes[index] = Failed(await self.record_failure(group, index, ending.error))
         self.remember(StepStatus.OK)
@@ -310,9 +327,7 @@ class Race(TolerantGroup):
                 await group.wait_ended()
                 raise ending.error
             if isinstance(ending.error, asyncio.CancelledError):
-                # The cancellation decides the race. Another member may still succeed while the members are ended, and
-                # must not win the race in a later run.
-                await self.conclude(group, index, StepStatus.FAILED, cancel_steps=True)
+                await self.conclude_cancelled(group, index, ending.error)
                 raise ending.error
             failed[index] = await self.record_failure(group, index, ending.error)
         self.remember(StepStatus.OK)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from types import FunctionType
-from typing import Any, Concatenate, TypeVar, overload
+from typing import Any, Concatenate, Literal, TypeVar, overload
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.policy import Backoff, backoff_delay
-from flowfabric.runtime.branch import STEP, Branch, StepContext, require_branch
+from flowfabric.runtime.branch import STEP, Branch, RunningStep, StepContext, require_branch
 from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.results import store_result
@@ -50,8 +50,12 @@ class StepPolicy:
     raises: tuple[type[Exception], ...] = ()
     at_most_once: bool = False
     retry_on: tuple[Retryable, ...] | None = None
+    on_cancel: Literal["interrupt", "finish"] | None = None
 
     def __post_init__(self) -> None:
+        if self.on_cancel not in (None, "interrupt", "finish"):
+            message = f"on_cancel must be 'interrupt' or 'finish', not {validation.preview(self.on_cancel)}"
+            raise InvalidRequest("invalid_choice", message, field="on_cancel")
         if self.name is not None and any(sign in validation.name(self.name, "name") for sign in _SEPARATORS):
             message = f"name must be without {' '.join(_SEPARATORS)}, which number calls of the same name"
             raise InvalidRequest("invalid_name", message, field="name")
@@ -76,6 +80,7 @@ class StepPlan:
     raises: tuple[type[Exception], ...]
     at_most_once: bool
     retry_on: tuple[Retryable, ...] = ()
+    can_interrupt: bool = False
 
 
 NO_POLICY = StepPolicy()
@@ -120,10 +125,15 @@ class StepFunction:
         retries: int | None = None,
         timeout: Duration | None = None,
         retry_on: Collection[str | type[Exception]] | None = None,
+        on_cancel: Literal["interrupt", "finish"] | None = None,
     ) -> StepFunction:
-        """Return `step` with options for one call: its name, its retries, or a key that distinguishes similar calls."""
+        """Return `step` with options for one call: its name, its retries, or a key that distinguishes similar calls.
+
+        With `on_cancel="finish"`, a request to cancel waits until the running step has ended.
+        """
         only = None if retry_on is None else validate_retry_on(retry_on)
-        return StepFunction(StepPolicy(name=name, key=key, retries=retries, timeout=timeout, retry_on=only))
+        policy = StepPolicy(name=name, key=key, retries=retries, timeout=timeout, retry_on=only, on_cancel=on_cancel)
+        return StepFunction(policy)
 
     def policy(
         self,
@@ -134,12 +144,14 @@ class StepFunction:
         raises: Collection[type[Exception]] = (),
         at_most_once: bool = False,
         retry_on: Collection[str | type[Exception]] | None = None,
+        on_cancel: Literal["interrupt", "finish"] = "interrupt",
     ) -> Callable[[F], F]:
         """Set the policy that a function has when it runs as a step. The decorator returns the function itself.
 
         Exceptions in `raises` are expected results: they are never retried, and the task can catch them by class. With
         `at_most_once`, an interrupted step fails instead of running again. With `retry_on`, only failures of these
-        categories or classes are retried.
+        categories or classes are retried. A request to cancel interrupts a running coroutine function, unless
+        `on_cancel="finish"` is set.
         """
         step_policy = StepPolicy(
             name=name,
@@ -148,6 +160,7 @@ class StepFunction:
             raises=validate_raises(raises),
             at_most_once=at_most_once,
             retry_on=None if retry_on is None else validate_retry_on(retry_on),
+            on_cancel=on_cancel,
         )
 
         def decorate(fn: F) -> F:
@@ -210,6 +223,7 @@ class StepCall(DurableCall[Any]):
                 await self._wait_for_retry(datetime.fromisoformat(due))
             if self.plan.at_most_once:
                 await self.run.record_writer.write(self.call_id.record(StepStatus.OPEN, begun=True, tries=tries))
+                self.run.calls.check_cancel(self)
             try:
                 return await self._succeed()
             except Exception as error:
@@ -245,28 +259,55 @@ class StepCall(DurableCall[Any]):
     async def _call(self) -> Any:
         run, task = self.run, asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
-        run.in_flight[task] = awaiting_branch(self)
+        branch = awaiting_branch(self)
+        # A step in an asyncio task of the user finishes, because the task's code could not be told of the request.
+        running = run.in_flight[task] = RunningStep(branch, self.plan.can_interrupt and task is branch.task)
         context = StepContext(run, self.path)
         token = STEP.set(context)
         try:
             if self.plan.timeout is not None:
-                return await self._call_with_timeout(self.plan.timeout.total_seconds())
-            return await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._call_in_thread())
-        except asyncio.CancelledError as error:
+                result = await self._call_with_timeout(self.plan.timeout.total_seconds())
+            else:
+                result = await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._call_in_thread())
+        except (asyncio.CancelledError, Exception) as error:
+            if running.is_interrupted and not run.is_over:
+                raise self._deliver_cancel(task, branch) from error
+            if isinstance(error, Exception):
+                raise
             if run.is_over:
-                raise run.calls.unwind_reason(awaiting_branch(self)) from None
+                raise run.calls.unwind_reason(branch) from None
             if not task.cancelling():
                 # The step's function cancelled itself, which counts as an ordinary failure.
                 raise RuntimeError(f"{self.path} was cancelled by its own code") from error
             run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
-            if awaiting_branch(self).is_dropped:
+            if branch.is_dropped:
                 raise Unwind from None
             raise
+        else:
+            if running.is_interrupted and not run.is_over:
+                # The function has finished all the same, so the next durable call delivers the request.
+                task.uncancel()
+                run.calls.cancel_delivered = False
+            return result
         finally:
             run.exit_if_forked(self.path)
             context.is_abandoned = True
             STEP.reset(token)
             run.in_flight.pop(task, None)
+
+    def _deliver_cancel(self, task: asyncio.Task[Any], branch: Branch) -> BaseException:
+        """Record the interrupted step as abandoned, and return the request to raise at its await.
+
+        If the branch was dropped meanwhile, the next durable call of another branch delivers the request.
+        """
+        task.uncancel()
+        calls = self.run.calls
+        if branch.is_dropped:
+            calls.cancel_delivered = False
+            self.run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
+            return Unwind()
+        calls.deliver_cancel(self, StepStatus.ABANDONED)
+        return CancelRequested()
 
     async def _call_with_timeout(self, seconds: float) -> Any:
         timer = asyncio.timeout(seconds)
@@ -381,17 +422,19 @@ def _make_plan(task: TaskSpec, fn: Callable[..., Any], options: StepPolicy) -> S
         if value is not None
     )
     timeout = own.timeout if options.timeout is None else options.timeout
+    is_async = inspect.iscoroutinefunction(fn)
     retry_on = own.retry_on if options.retry_on is None else options.retry_on
     return StepPlan(
         own_policy=own,
         name=step_name(fn, options),
-        is_async=inspect.iscoroutinefunction(fn),
+        is_async=is_async,
         retries=retries,
         backoff=settings.backoff,
         raises=own.raises,
         at_most_once=own.at_most_once,
         timeout=None if timeout is None else validation.duration(timeout, "timeout"),
         retry_on=settings.retry_on if retry_on is None else retry_on,
+        can_interrupt=is_async and (options.on_cancel or own.on_cancel) != "finish",
     )
 
 

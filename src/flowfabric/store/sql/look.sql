@@ -111,6 +111,12 @@ LEFT JOIN ff.attempt AS a
 WHERE e.id IN :ids
     AND e.namespace || '' = :namespace
 
+-- name: peek_leases
+SELECT e.id, e.lease_id, e.cancel_due_at
+FROM ff.execution AS e
+WHERE e.id IN :ids
+    AND e.namespace = :namespace
+
 -- name: inputs
 -- A member without upstreams has one empty row. One of another namespace has no row.
 SELECT m.id AS member_id, d.upstream_id, d.input, e.state, e.ended_at, a.result, a.encoding

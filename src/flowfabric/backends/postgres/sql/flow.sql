@@ -223,7 +223,7 @@ SELECT
     CASE WHEN ended.ends_lease THEN ended.former_instance END, ended.ends_lease,
     NULLIF(ended.tags, '{}'::JSONB), ended.principal, ended.reason, ended.details::JSONB, ended.flow_id
 FROM ended
-RETURNING namespace, execution_id AS id
+RETURNING namespace, execution_id AS id, instance
 
 -- name: put_edges
 UPDATE ff.edge AS d

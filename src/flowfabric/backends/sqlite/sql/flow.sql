@@ -71,7 +71,7 @@ SET
     lease_resumed = NULL
 FROM item
 WHERE e.id = item.id
-RETURNING id, namespace;
+RETURNING id, namespace, CASE WHEN former_epoch = epoch - 1 THEN former_instance END AS instance;
 {ended_items}
 INSERT INTO ff.attempt (
     execution_id, attempt_index, generation, origin, worker, instance, started_at, ended_at, outcome
