@@ -86,7 +86,7 @@ class Worker:
             give_back=self._runs.give_back,
             on_store_lost=self._on_store_lost,
         )
-        self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy)
+        self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy, lambda: runner.version)
         self._grace_over = asyncio.Event()
         self._stopped = asyncio.Event()
         self._stop_task: asyncio.Task[None] | None = None
@@ -116,6 +116,7 @@ class Worker:
                 await stack.enter_async_context(self._engine.reconcilers.run_in_background(self._on_store_lost))
             stack.push_async_callback(self._heartbeat.leave)
             await stack.enter_async_context(run_in_background(self._heartbeat.run()))
+            await self._heartbeat.wait_begun()
             self._claimer.start()
             self._exit_stack = stack.pop_all()
         _log.info("Worker started as %s", self.id.instance)
