@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.faults.rows import (
     blocked_leases,
+    changed_code,
     clock_jumps,
     connection_resets,
     connections,
@@ -15,7 +16,9 @@ from tests.faults.rows import (
     ownership,
     random_signals,
     replaced_files,
+    rolling_deployments,
     server_outages,
+    unusual_code,
 )
 from tests.faults.rows.row import Row
 
@@ -33,5 +36,8 @@ _SUITES = (
     lent_connections,
     random_signals,
     replaced_files,
+    rolling_deployments,
+    changed_code,
+    unusual_code,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

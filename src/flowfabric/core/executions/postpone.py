@@ -68,10 +68,17 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Setbacks:
-    """What the history of an execution says about runs that could not continue."""
+    """What the history of an execution says about runs that could not continue.
+
+    `is_retrying` is True if the last run failed, and the execution has not run since then.
+    """
 
     divergence: Divergence | None = None
     failed_runs: int = 0
+    is_retrying: bool = False
+
+
+NO_SETBACKS = Setbacks()
 
 
 def decide_postpone(
@@ -99,7 +106,8 @@ def find_setbacks(execution: Execution, earlier: Sequence[Event]) -> Setbacks:
     attempt = (execution.generation, execution.attempt_index)
     failed = [event for event in postponed if event.reason == RUN_FAILED]
     number = sum((event.generation, event.attempt_index) == attempt for event in failed)
-    return Setbacks(_find_divergence(execution, postponed), number)
+    is_retrying = bool(failed) and failed[0] is postponed[0] and failed[0].epoch == execution.epoch
+    return Setbacks(_find_divergence(execution, postponed), number, is_retrying)
 
 
 def _find_divergence(execution: Execution, postponed: Iterable[Event]) -> Divergence | None:
