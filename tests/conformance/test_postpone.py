@@ -170,6 +170,17 @@ async def test_failed_runs_are_counted_for_each_attempt(engine: Engine, clock: V
     assert isinstance(await engine.leases.postpone(lease.fence, "run_failed", "again", version="v"), Delayed)
 
 
+async def test_failed_runs_of_an_unheld_execution_are_counted_again(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine)
+    for _ in range(5):
+        await engine.leases.postpone(lease.fence, "run_failed", "Traceback …", version="v")
+        lease = await claim_again(engine, clock, lease)
+    assert await engine.leases.postpone(lease.fence, "run_failed", "Traceback …", version="v") == Held("run_failed")
+    await engine.operator.unhold(lease.execution_id)
+    lease = await engine.leases.claim_execution(lease.execution_id, "worker-1")
+    assert isinstance(await engine.leases.postpone(lease.fence, "run_failed", "again", version="v"), Delayed)
+
+
 async def test_repeated_postpone_returns_the_first_outcome(engine: Engine, store: TestStore) -> None:
     await register(engine, "old")
     await register(engine, "new")

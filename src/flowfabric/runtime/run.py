@@ -26,7 +26,16 @@ from flowfabric.runtime.branch import Branch, BranchResult, cancel_code, cancel_
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
-from flowfabric.runtime.runner import Host, IsHeld, TaskSpec, always_held, code_version, retry_category
+from flowfabric.runtime.runner import (
+    Host,
+    IsHeld,
+    TaskSpec,
+    always_held,
+    code_version,
+    has_diverged_lately,
+    note_divergence,
+    retry_category,
+)
 from flowfabric.runtime.suspension import Suspender
 from flowfabric.runtime.threads import ThreadPools
 from flowfabric.values import failures, guards
@@ -317,6 +326,7 @@ async def _postpone_diverged(run: TaskRun, report: str) -> None:
         lambda steps: run.engine.leases.postpone(fence, DIVERGED, report, version=version, steps=steps)
     )
     if isinstance(outcome, Delayed):
+        note_divergence(run.app)
         LOG.warning(
             "%s %s does not match code version %s and is released for a worker with another version, until %s",
             run.task.name,
@@ -398,6 +408,11 @@ class TaskRunner:
     def version(self) -> str:
         """The version of the app's code."""
         return code_version(self._app)
+
+    @property
+    def is_yielding(self) -> bool:
+        """True for a moment after an execution did not match the code of the app."""
+        return has_diverged_lately(self._app)
 
     def begin(self, engine: Engine, lease: Lease, is_held: IsHeld = always_held) -> TaskRun:
         """Return a new run for a lease, without starting the run."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -84,6 +85,10 @@ class Runner(Protocol):
     @property
     def version(self) -> str:
         """The version of the code, which the worker registers. Workers with the same code have the same version."""
+
+    @property
+    def is_yielding(self) -> bool:
+        """True for a moment after an execution did not match the code. The worker then lets others claim first."""
 
     def begin(self, engine: Engine, lease: Lease, is_held: IsHeld = always_held) -> Run:
         """Return a new run for a lease, without starting the run. The worker calls this on its event loop.
@@ -246,6 +251,8 @@ def retry_category(error: BaseException, category: str, retry_on: Collection[Ret
 
 
 _DIGEST_CHARACTERS = 12
+_YIELD_FOR_S = 15.0
+_diverged_at: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 _digests: WeakKeyDictionary[Any, tuple[tuple[Callable[..., Any], ...], str]] = WeakKeyDictionary()
 
 
@@ -261,6 +268,16 @@ def code_version(app: Host) -> str:
     if known is None or known[0] != functions:
         known = _digests[app] = functions, _digest_code(app.tasks)
     return known[1]
+
+
+def note_divergence(app: Host) -> None:
+    """Note that an execution did not match the code of the app, so that workers with other code claim it first."""
+    _diverged_at[app] = time.monotonic()
+
+
+def has_diverged_lately(app: Host) -> bool:
+    """Return True for a moment after an execution did not match the code of the app."""
+    return time.monotonic() - _diverged_at.get(app, -_YIELD_FOR_S) < _YIELD_FOR_S
 
 
 def _digest_code(tasks: Mapping[str, TaskSpec]) -> str:

@@ -69,6 +69,7 @@ class Worker:
             capabilities=validation.capabilities(capabilities, "capabilities"),
             lease_ttl=ttl,
             kinds=lambda: runner.kinds,
+            is_yielding=lambda: runner.is_yielding,
         )
         self._reconcile = validation.boolean(reconcile, "reconcile")
         self._open_renewal_engine = open_renewal_engine

@@ -56,6 +56,25 @@ async def test_step_that_raises_a_hostile_error_fails_after_its_retries(
 
 
 @pytest.mark.parametrize("name", HOSTILE_ERRORS)
+async def test_declared_hostile_error_reaches_the_task_as_a_failure(app: App, kit: Kit, name: str) -> None:
+    declared: Any = HOSTILE_ERRORS[name]
+
+    @step.policy(raises=[declared])
+    def fail() -> None:
+        raise make_error(name)
+
+    @app.task(retries=0)
+    async def task() -> str:
+        try:
+            await step(fail)
+        except Exception as error:
+            return "failed" if type(error) is StepFailed or type(error) is declared else "another error"
+        return "nothing"
+
+    assert await kit.run(task) == "failed"
+
+
+@pytest.mark.parametrize("name", HOSTILE_ERRORS)
 async def test_groups_and_sagas_survive_a_hostile_error(app: App, kit: Kit, name: str) -> None:
     undone: list[str] = []
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 from unittest import mock
 
 import pytest
 
-from flowfabric import App, Diverged, changed, sleep, step
+from flowfabric import App, Diverged, Handle, changed, sleep, step
 from flowfabric.engine import Engine, State
 from flowfabric.runtime.runner import code_version
 from flowfabric.worker import active_runs
-from tests.end_to_end.worker.scripted_runs import ScriptedRun, ScriptedRunner, make_worker, wait_for_state
+from tests.end_to_end.worker.scripted_runs import (
+    ScriptedRun,
+    ScriptedRunner,
+    make_worker,
+    until,
+    wait_for_state,
+    wait_until_completed,
+)
 from tests.stores import TestStore, opened
 
 
@@ -26,11 +34,16 @@ def make_app(engine: Engine, version: str | None, *, is_new: bool) -> App:
         done = [await step(str.upper, order)]
         if is_new and changed("audit"):
             done.append(await step(str.lower, order))
-        await sleep("50ms")
+        await sleep("1s")
         done.append(await step(str.title, order))
         return done
 
     return app
+
+
+async def has_diverged(handle: Handle[Any]) -> bool:
+    """Return True if a worker has released the execution because its code diverged."""
+    return any(event.reason == "diverged" for event in await handle.history())
 
 
 async def test_worker_registers_the_given_version_or_a_digest_of_its_code(store: TestStore) -> None:
@@ -56,19 +69,30 @@ async def test_old_worker_releases_work_of_new_code_and_the_new_worker_completes
     store: TestStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "flowfabric")
+    is_free, is_busy = asyncio.Event(), asyncio.Event()
     async with opened(store) as engine, opened(store) as other:
         new, old = make_app(engine, "new", is_new=True), make_app(other, "old", is_new=False)
-        refund = new.tasks["refund"]
-        # The new worker begins the execution, and both workers are there when it continues.
+
+        @new.task
+        async def block() -> None:
+            is_busy.set()
+            await is_free.wait()
+
         async with new.worker(concurrency=1):
-            handles = [await refund.submit(f"o-{number}") for number in range(20)]
-            async with old.worker(concurrency=20):
-                results = await asyncio.wait_for(asyncio.gather(*handles), 60)
-    expected = [[[f"O-{n}", f"o-{n}", f"O-{n}"], [f"O-{n}", f"O-{n}"]] for n in range(20)]
-    assert all(result in expected[n] for n, result in enumerate(results))
+            handle = await new.tasks["refund"].submit("o-17")
+            await wait_for_state(engine, handle.id, State.DELAYED)
+            # The new worker is busy while the old one meets the journal of the new code.
+            await block.submit()
+            await is_busy.wait()
+            async with old.worker():
+                await until(lambda: has_diverged(handle))
+                explanation = await engine.operator.explain(handle.id)
+                is_free.set()
+                assert await handle == ["O-17", "o-17", "O-17"]
     releases = [record.getMessage() for record in caplog.records if "does not match code version" in record.message]
-    assert releases, "no execution changed from the new worker to the old one"
-    assert all("does not match code version old and is released for a worker" in message for message in releases)
+    assert f"refund {handle.id} does not match code version old and is released for a worker" in releases[0]
+    assert "Waiting for a worker with other code" in explanation.sentence
+    assert explanation.facts["code_versions"] == ("new",)
 
 
 async def test_single_worker_whose_code_diverged_holds_the_execution_immediately(store: TestStore) -> None:
@@ -80,6 +104,20 @@ async def test_single_worker_whose_code_diverged_holds_the_execution_immediately
         async with old.worker():
             with pytest.raises(Diverged):
                 await old.handle(handle.id)
+
+
+async def test_worker_registers_before_it_claims(store: TestStore) -> None:
+    versions: list[list[str]] = []
+
+    async def look(run: ScriptedRun) -> None:
+        versions.append([worker.version for worker in await run.engine.workers.list()])
+        await run.complete()
+
+    async with opened(store) as engine:
+        id_ = (await engine.executions.submit("job")).id
+        async with make_worker(store, engine, ScriptedRunner(look)):
+            await wait_until_completed(engine, id_)
+    assert versions == [["scripted"]]
 
 
 async def test_run_that_keeps_failing_in_our_code_is_held_with_the_traceback(store: TestStore) -> None:

@@ -60,6 +60,11 @@ def renamed_step(label: str) -> Op:
     return lambda: step.options(name=label)(act_renamed, label)
 
 
+def act_in_transaction(_: Any, label: str) -> str:
+    """Have an effect, as a function that gets a connection."""
+    return act(label)
+
+
 def Z() -> Awaitable[Any]:  # noqa: N802
     """Sleep for an hour."""
     return sleep("1h")
@@ -173,7 +178,7 @@ def child(kind: str, *args: Any) -> Op:
 
 def T(label: str) -> Op:  # noqa: N802
     """Return a step in a transaction."""
-    return lambda: step.options(name=label).tx(act, label)
+    return lambda: step.options(name=label).tx(act_in_transaction, label)
 
 
 _children: dict[str, Task[..., Any]] = {}

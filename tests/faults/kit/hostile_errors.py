@@ -27,7 +27,7 @@ class _Text(str):  # noqa: SLOT000
     def encode(self, *_: Any, **__: Any) -> Any:
         raise ValueError("not today")
 
-    replace = splitlines = __format__ = __len__ = __getitem__ = encode  # type: ignore[assignment]
+    replace = splitlines = __format__ = __len__ = __getitem__ = encode
 
 
 class _Unequal:
@@ -74,7 +74,7 @@ class RaisingMetaclass(Exception, metaclass=_RaisingMeta):
     """An error whose class has no readable name."""
 
 
-_RAISING = {
+_RAISING: dict[str, dict[str, Any]] = {
     "RaisingStr": {"__str__": _raise},
     "RaisingRepr": {"__repr__": _raise, "__str__": _raise},
     "RaisingClass": {"__class__": property(_raise)},

@@ -216,7 +216,7 @@ async def _return_in_finally() -> str:
 
 
 async def _forget_to_await() -> None:
-    step(str, 1)
+    _ = step(str, 1)
 
 
 async def _await_twice() -> None:

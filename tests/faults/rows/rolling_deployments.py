@@ -81,11 +81,14 @@ async def deploy(trial: Trial) -> Tally:
     with fork_server() as forks:
         async with opened(store) as engine:
 
-            async def one(number: int) -> None:
+            async def one(deployment: Deployment) -> None:
                 async with limit:
-                    await _deploy(engine, Deployment(store, folder, forks, f"deployment-{number}"), tally)
+                    await _deploy(engine, deployment, tally)
 
-            await asyncio.gather(*(one(number) for number in range(trial.faults)))
+            deployments = [Deployment(store, folder, forks, f"deployment-{number}") for number in range(trial.faults)]
+            await asyncio.gather(*map(one, deployments))
+            for pid in [pid for deployment in deployments for pid in deployment.pids.values()]:
+                await asyncio.to_thread(forks.wait, pid)
             releases = await store.query("SELECT COUNT(*) AS number FROM ff.event WHERE reason = 'diverged'")
     tally.events = releases[0]["number"]
     if not tally.events:
@@ -103,8 +106,6 @@ async def _deploy(engine: Engine, deployment: Deployment, tally: Tally) -> None:
         if number == EXECUTIONS // 2:
             deployment.stop("old")
     deployment.stop("new")
-    for pid in deployment.pids.values():
-        await asyncio.to_thread(deployment.forks.wait, pid)
     tally.injected += 1
     tally.executions += len(numbers)
     counts = Counter(deployment.ledger.read_text().splitlines())
