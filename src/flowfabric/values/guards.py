@@ -1,7 +1,7 @@
 """Reads of user's objects that never raise.
 
 A class can replace `__str__`, `__class__`, `args`, `__cause__` and other attributes of its exceptions by code that
-raises. The functions below read what the interpreter itself has stored, or return a substitute.
+raises. The functions below read the attributes that the interpreter has stored, or return a substitute.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ async def test_old_worker_releases_work_of_new_code_and_the_new_worker_completes
             handle = await new.tasks["refund"].submit("o-17")
             await wait_for_state(engine, handle.id, State.DELAYED)
             # The new worker is busy while the old one meets the journal of the new code.
-            await block.submit()
+            _ = await block.submit()
             await is_busy.wait()
             async with old.worker():
                 await until(lambda: has_diverged(handle))

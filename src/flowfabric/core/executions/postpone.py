@@ -68,7 +68,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Setbacks:
-    """What the history of an execution says about runs that could not continue.
+    """The runs of an execution that could not continue, according to its history.
 
     `is_retrying` is True if the last run failed, and the execution has not run since then.
     """
