@@ -18,7 +18,7 @@ _log = logging.getLogger("flowfabric.worker")
 _TTL_S = 60.0
 _BEAT_S = 20.0
 _RETRY_S = 2.0
-_BEGIN_WITHIN_S = 1.0
+_BEGIN_WITHIN_S = 5.0
 _LEAVE_WITHIN_S = 2.0
 _MAX_HOST_CHARACTERS = 60
 

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from flowfabric import App, Diverged, Handle, changed, sleep, step
-from flowfabric.engine import Engine, State
+from flowfabric.engine import Engine, Registered, State
 from flowfabric.runtime.runner import code_version
 from flowfabric.worker import active_runs
 from tests.end_to_end.worker.scripted_runs import (
@@ -107,17 +107,27 @@ async def test_single_worker_whose_code_diverged_holds_the_execution_immediately
 
 
 async def test_worker_registers_before_it_claims(store: TestStore) -> None:
-    versions: list[list[str]] = []
+    order: list[str] = []
 
-    async def look(run: ScriptedRun) -> None:
-        versions.append([worker.version for worker in await run.engine.workers.list()])
+    async def begin(run: ScriptedRun) -> None:
+        order.append("began")
         await run.complete()
 
     async with opened(store) as engine:
+        register = engine.workers.register
+
+        async def register_slowly(*args: Any, **options: Any) -> Registered:
+            for _ in range(10):
+                await engine.executions.count()
+            registered = await register(*args, **options)
+            order.append("registered")
+            return registered
+
         id_ = (await engine.executions.submit("job")).id
-        async with make_worker(store, engine, ScriptedRunner(look)):
-            await wait_until_completed(engine, id_)
-    assert versions == [["scripted"]]
+        with mock.patch.object(engine.workers, "register", register_slowly):
+            async with make_worker(store, engine, ScriptedRunner(begin)):
+                await wait_until_completed(engine, id_)
+    assert order == ["registered", "began"]
 
 
 async def test_run_that_keeps_failing_in_our_code_is_held_with_the_traceback(store: TestStore) -> None:
