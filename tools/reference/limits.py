@@ -69,6 +69,8 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
     postponing: {
         "MAX_DIVERGED_FOR": "how long an execution waits for a worker whose code matches its journal",
         "MAX_FAILED_RUNS": "runs of an attempt that fail inside the engine before the execution is held",
+        "FAILED_RUN_PAUSE": "the pause after a run that failed inside the engine",
+        "MAX_POSTPONEMENTS": "earlier postponements of an execution that are read, the newest first",
     },
     keyring: {
         "GRACE": "how long an old key stays valid after a rotation by default; open waitpoints keep it longer",
