@@ -205,14 +205,18 @@ class Journal:
         return None
 
     def unmade_keyed_calls(self, scope: Scope) -> list[str]:
-        """Return the paths of the recorded calls with a key that this scope has not made."""
+        """Return the paths of the recorded calls with a key that this scope has not made.
+
+        Calls inside another call do not count, such as those that notify approvers. Their name contains a slash.
+        """
         return [
             path
             for path, record in self._by_path.items()
             if record.index == KEYED
             and record.scope == scope.prefix
             and record.kind in _KEYED_KINDS
-            and path.removeprefix(scope.prefix) not in scope.keyed
+            and (label := path.removeprefix(scope.prefix)) not in scope.keyed
+            and "/" not in label.partition("[")[0]
         ]
 
     def _is_next_without_key(self, scope: Scope, call_id: CallId) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Diverged, gather, race, sleep, step
+from flowfabric import App, ApprovalRequest, Diverged, approval, gather, race, sleep, step
 from flowfabric.testing import Kit
 from tests.end_to_end.durable.test_divergence import ChangingTask, start_then_change
 
@@ -132,6 +132,22 @@ async def test_code_that_makes_all_keyed_calls_is_not_warned_about(
     changing = ChangingTask(app, body)
     with caplog.at_level(logging.WARNING, "flowfabric"):
         await kit.run(changing.task)
+    assert caplog.records == []
+
+
+async def test_notified_approvers_are_not_warned_about(app: App, kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    def mail(request: ApprovalRequest) -> None:
+        done.append(request.approver)
+
+    async def body() -> None:
+        await approval("refund", by="ops", notify=mail)
+        await sleep("1h")
+
+    changing = ChangingTask(app, body)
+    with caplog.at_level(logging.WARNING, "flowfabric"):
+        handle = await kit.start(changing.task)
+        await kit.approve(handle, "refund", by="ops")
+        await kit.finish(handle)
     assert caplog.records == []
 
 
