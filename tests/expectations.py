@@ -50,6 +50,7 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
     "cancel children": lambda engine, fence: engine.leases.cancel_children(fence, [fence.execution_id], "late"),
     "transact": lambda engine, fence: engine.leases.transact(fence, taking_part(engine), lambda _: Step("late")),
     "hold": lambda engine, fence: engine.leases.hold(fence, "late", "late", steps=[Step("late")]),
+    "postpone": lambda engine, fence: engine.leases.postpone(fence, "diverged", "late", version="late"),
     "continue with": lambda engine, fence: engine.leases.continue_with(fence, b"late", steps=[Step("late")]),
     "release": lambda engine, fence: engine.leases.release(fence),
     "cancel": lambda engine, fence: engine.leases.cancel(fence, "late"),

@@ -45,6 +45,7 @@ OPERATIONS: dict[str, Callable[[Engine, Fence], Awaitable[object]]] = {
         fence, taking_part(engine), lambda _: Step("zombie", b"1")
     ),
     "hold": lambda engine, fence: engine.leases.hold(fence, "zombie", "zombie", steps=[Step("zombie", b"1")]),
+    "postpone": lambda engine, fence: engine.leases.postpone(fence, "diverged", "zombie", version="zombie"),
     "continue_with": lambda engine, fence: engine.leases.continue_with(fence, b"zombie", steps=[Step("zombie", b"1")]),
 }
 

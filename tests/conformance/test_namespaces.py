@@ -62,6 +62,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "leases.cancel_children": lambda engine, at: engine.leases.cancel_children(at.fence, []),
     "leases.read_waits": lambda engine, at: engine.leases.read_waits(at.fence, {"go": 0}),
     "leases.journal": lambda engine, at: engine.leases.journal(at.fence),
+    "leases.postpone": lambda engine, at: engine.leases.postpone(at.fence, "diverged", "look at it", version="v"),
     "leases.hold": lambda engine, at: engine.leases.hold(at.fence, "diverged", "look at it"),
     "leases.continue_with": lambda engine, at: engine.leases.continue_with(at.fence, b"next"),
     "leases.transact": lambda engine, at: engine.leases.transact(at.fence, taking_part(engine), lambda _: Step("t")),

@@ -227,6 +227,9 @@ OPERATIONS: dict[str, Operation] = {
     "release": Operation(lease, lambda e, found: e.leases.release(found.fence)),
     "transact": Operation(lease, transacted),
     "own hold": Operation(lease, lambda e, found: e.leases.hold(found.fence, "diverged", "look at it", steps=STEPS)),
+    "postpone": Operation(
+        lease, lambda e, found: e.leases.postpone(found.fence, "run_failed", "no", version="v", steps=STEPS)
+    ),
     "own cancel": Operation(lease, lambda e, found: e.leases.cancel(found.fence, "no use")),
     "reclaim": Operation(granted, lambda e, grant: e.leases.reclaim(grant, WORKER)),
     "reclaim, once too often": Operation(granted_too_often, reclaim_at_last),

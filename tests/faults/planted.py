@@ -24,6 +24,7 @@ from pathlib import Path
 from tests.faults.planted_fault import Edit, PlantedFault
 from tests.faults.planted_in_cancels import PLANTED_IN_CANCELS
 from tests.faults.planted_in_clocks import PLANTED_IN_CLOCKS
+from tests.faults.planted_in_code import PLANTED_IN_CODE
 from tests.faults.planted_in_connections import PLANTED_IN_CONNECTIONS
 from tests.faults.planted_in_failovers import PLANTED_IN_FAILOVERS
 from tests.faults.planted_in_files import PLANTED_IN_FILES
@@ -206,6 +207,7 @@ PLANTED = (
     *PLANTED_IN_PROCESSES,
     *PLANTED_IN_EVENTS,
     *PLANTED_IN_CLOCKS,
+    *PLANTED_IN_CODE,
     *PLANTED_IN_OWNERSHIP,
     *PLANTED_IN_CONNECTIONS,
     *PLANTED_IN_FILES,

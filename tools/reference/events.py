@@ -23,7 +23,7 @@ _FAMILIES = {
 _MEANING = {
     "lease.acquired": "a worker claimed the execution",
     "lease.continued": "the task continued with new arguments and an empty journal (`continue_with`)",
-    "lease.delayed": "the worker released it until a given time, for a sleep or the next try of a step",
+    "lease.delayed": "the worker released it until a given time, for a sleep, another try, or another worker",
     "lease.expired": "the worker did not renew its lease; another worker takes over",
     "lease.reclaimed": "a named worker took over an execution that was kept for a hand-off",
     "lease.released": "the worker returned it unfinished, for example at SIGTERM; no attempt is used",

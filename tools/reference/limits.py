@@ -17,6 +17,7 @@ from flowfabric.cli import exit_codes
 from flowfabric.core import validation as limits
 from flowfabric.core.events import subscribers as subscribing
 from flowfabric.core.executions import attempts as continuing
+from flowfabric.core.executions import postpone as postponing
 from flowfabric.core.flows import resolution as membership
 from flowfabric.core.policy import DEFAULT_BACKOFF, DEFAULT_POLICY, Backoff
 from flowfabric.core.tokens import key_file
@@ -65,6 +66,12 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
     },
     suspending: {"MAX_OPEN_WAITPOINTS": "open waitpoints of one execution"},
     continuing: {"MAX_REPORT_BYTES": "bytes of the report of a divergence"},
+    postponing: {
+        "MAX_DIVERGED_FOR": "how long an execution waits for a worker whose code matches its journal",
+        "MAX_FAILED_RUNS": "runs of an attempt that fail inside the engine before the execution is held",
+        "FAILED_RUN_PAUSE": "the pause after a run that failed inside the engine",
+        "MAX_POSTPONEMENTS": "earlier postponements of an execution that are read, the newest first",
+    },
     keyring: {
         "GRACE": "how long an old key stays valid after a rotation by default; open waitpoints keep it longer",
         "MAX_KID_CHARACTERS": "characters of the name of a key, 1 at least: letters, digits, `_` and `-`",

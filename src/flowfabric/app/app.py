@@ -61,7 +61,8 @@ class App:
     all links begin with it. Workers import the modules in `imports`, which contain more tasks. `arguments` decides what
     happens if a later run makes a recorded call with different arguments. The app holds the execution (`hold`), warns
     (`warn`) or ignores the difference (`off`). `options` are options of `flowfabric.engine.connect`, for example
-    `{"pooler": True}` behind PgBouncer, `{"schema": "jobs"}` or `{"key_file": …}`.
+    `{"pooler": True}` behind PgBouncer, `{"schema": "jobs"}` or `{"key_file": …}`. Workers register `code_version`, for
+    example the commit of a deployment. It defaults to a digest of the tasks and the modules around them.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class App:
         imports: Sequence[str] = (),
         arguments: Literal["hold", "warn", "off"] = "hold",
         options: StoreOptions | None = None,
+        code_version: str | None = None,
     ) -> None:
+        self.code_version = None if code_version is None else validation.name(code_version, "code_version")
         self._folder = working_directory()
         self._store = None if store is None else make_absolute(validation.text(store, "store"), self._folder)
         self.namespace = validation.name(namespace, "namespace")

@@ -9,9 +9,18 @@ from typing import Any
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions import requests
-from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, HoldRequest
+from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, Continuation, HoldRequest
+from flowfabric.core.executions.postpone import DIVERGED, RUN_FAILED, Postponement
 from flowfabric.core.executions.records import Fence
-from flowfabric.core.executions.requests import Claim, Completion, DelayRequest, FailureReport, Progress, Step
+from flowfabric.core.executions.requests import (
+    CancelOwnRequest,
+    Claim,
+    Completion,
+    DelayRequest,
+    FailureReport,
+    Progress,
+    Step,
+)
 from flowfabric.core.flows.graph import ChildSubmission, EdgeKind, Join, check_quorum
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import FailureClass
@@ -80,6 +89,41 @@ def hold_request(fence: object, reason: object, report: object, steps: object) -
         fence=requests.parse_fence(fence),
         reason=validation.text(reason, "reason"),
         report=validation.text(report, "report", MAX_REPORT_BYTES),
+        steps=requests.parse_steps(steps),
+    )
+
+
+def postponement(
+    fence: object, reason: object, report: object, version: object, after: object, steps: object
+) -> Postponement:
+    """Validate the reason and the report of a run that could not continue, and return the request."""
+    if reason not in (DIVERGED, RUN_FAILED):
+        raise InvalidRequest("invalid_choice", f"reason must be {DIVERGED!r} or {RUN_FAILED!r}", field="reason")
+    return Postponement(
+        fence=requests.parse_fence(fence),
+        reason=str(reason),
+        report=validation.text(report, "report", MAX_REPORT_BYTES),
+        version=validation.name(version, "version"),
+        after=None if after is None else validation.duration(after, "after"),
+        steps=requests.parse_steps(steps),
+    )
+
+
+def continuation(fence: object, payload: object, encoding: object, steps: object) -> Continuation:
+    """Validate the input of the next generation, and return the request."""
+    return Continuation(
+        fence=requests.parse_fence(fence),
+        payload=validation.payload(payload, "payload"),
+        encoding=validation.name(encoding, "encoding"),
+        steps=requests.parse_steps(steps),
+    )
+
+
+def own_cancel(fence: object, reason: object, steps: object) -> CancelOwnRequest:
+    """Validate the reason of a worker that cancels its execution, and return the request."""
+    return CancelOwnRequest(
+        fence=requests.parse_fence(fence),
+        reason=validation.text(reason, "reason"),
         steps=requests.parse_steps(steps),
     )
 

@@ -14,7 +14,6 @@ from uuid import UUID
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 from flowfabric.core.executions import requests
-from flowfabric.core.executions.attempts import Continuation
 from flowfabric.core.executions.outcomes import (
     Continued,
     Delayed,
@@ -29,7 +28,7 @@ from flowfabric.core.executions.outcomes import (
     Suspended,
 )
 from flowfabric.core.executions.records import Fence, Grant, RecordedStep, WorkerId
-from flowfabric.core.executions.requests import CancelOwnRequest, Checkpoint, DelayRequest, LeaseTerms, Step
+from flowfabric.core.executions.requests import Checkpoint, DelayRequest, LeaseTerms, Step
 from flowfabric.core.executions.views import LeaseSnapshot
 from flowfabric.core.flows.graph import ALL_OF, ChildSubmission, EdgeKind, Join
 from flowfabric.core.flows.outcomes import ChildrenReady, WaitingForChildren
@@ -54,6 +53,7 @@ from flowfabric.ops.flows.wait_children import wait_children
 from flowfabric.ops.leases.checkpoint import CHECKPOINT, Transact, transact
 from flowfabric.ops.leases.claim import ClaimAttempt, ClaimById, claim, claim_execution, held
 from flowfabric.ops.leases.complete import COMPLETE, COMPLETE_LINKED
+from flowfabric.ops.leases.postpone import postpone
 from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS, peek_leases
 from flowfabric.ops.leases.reclaim import ReclaimRequest, reclaim
 from flowfabric.ops.leases.release import continue_with, delay, fail
@@ -277,9 +277,7 @@ class Leases:
         """
         children = lease_requests.child_submissions(submissions)
         request = SubmitChildren(
-            fence=requests.parse_fence(fence),
-            children=tuple(children),
-            steps=requests.parse_steps(steps),
+            fence=requests.parse_fence(fence), children=tuple(children), steps=requests.parse_steps(steps)
         )
         outcomes = await self._context.call(submit_children, request)
         if not all(child.detached for child in children):
@@ -346,9 +344,8 @@ class Leases:
         self, results: Sequence[tuple[Fence, bytes]], *, encoding: str = "json"
     ) -> list[Ended | FlowFabricError]:
         """Complete many executions, and return the outcome or the refusal of each, in order."""
-        label = validation.name(encoding, "encoding")
         completions = [
-            lease_requests.completion(*lease_requests.result_pair(pair), label, ())
+            lease_requests.completion(*lease_requests.result_pair(pair), encoding, ())
             for pair in validation.batch(results, "results")
         ]
         for completion in completions:
@@ -443,6 +440,27 @@ class Leases:
         """
         return await self._context.call_last(hold_own, lease_requests.hold_request(fence, reason, report, steps))
 
+    async def postpone(
+        self,
+        fence: Fence,
+        reason: str,
+        report: str,
+        *,
+        version: str,
+        after: validation.Duration | None = None,
+        steps: Sequence[Step] = (),
+    ) -> Delayed | Held:
+        """Give up the lease of a run that could not continue. No attempt is used.
+
+        With the reason `diverged`, the execution waits for a worker with another code version, or is held with the
+        report. With the reason `run_failed`, it runs again soon, and is held after five such runs of an attempt.
+        """
+        request = lease_requests.postponement(fence, reason, report, version, after, steps)
+        outcome = await self._context.call_last(postpone, request)
+        if isinstance(outcome, Delayed):
+            self._context.due_at(outcome.until)
+        return outcome
+
     async def continue_with(
         self, fence: Fence, payload: bytes, *, encoding: str = "json", steps: Sequence[Step] = ()
     ) -> Continued:
@@ -452,12 +470,7 @@ class Leases:
         children and its standing waitpoints, with their signals, stay. Other waitpoints close. This does not count as
         an attempt.
         """
-        request = Continuation(
-            fence=requests.parse_fence(fence),
-            payload=validation.payload(payload, "payload"),
-            encoding=validation.name(encoding, "encoding"),
-            steps=requests.parse_steps(steps),
-        )
+        request = lease_requests.continuation(fence, payload, encoding, steps)
         return await self._context.call_last(continue_with, request)
 
     async def release(self, fence: Fence) -> Released:
@@ -468,12 +481,7 @@ class Leases:
 
     async def cancel(self, fence: Fence, reason: str = "", *, steps: Sequence[Step] = ()) -> Ended:
         """Cancel the execution of this lease."""
-        request = CancelOwnRequest(
-            fence=requests.parse_fence(fence),
-            reason=validation.text(reason, "reason"),
-            steps=requests.parse_steps(steps),
-        )
-        return await self._context.call_last(cancel_own, request)
+        return await self._context.call_last(cancel_own, lease_requests.own_cancel(fence, reason, steps))
 
     async def _claim_by_id(
         self, id: object, worker: object, capabilities: object, lease_ttl: object, *, only_resumed: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,7 @@ from flowfabric.notify.hub import NotifyHub
 from flowfabric.notify.waiters import Waiter
 
 _ONE_DAY_S = 86_400.0
+_HINT_S = 0.1
 
 
 class WorkWatch:
@@ -42,3 +44,7 @@ class WorkWatch:
         return await self._waiter.wait(
             limit_s if self._wakeups.active_reconcilers else min(limit_s, self._wakeups.poll_interval_s)
         )
+
+    async def yield_to_others(self) -> None:
+        """Wait as long as the workers of other processes need to find the work of which this one was notified."""
+        await asyncio.sleep(_HINT_S if self._wakeups.is_alive else self._wakeups.poll_interval_s)

@@ -7,6 +7,7 @@ that the run is not suspended before that.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from flowfabric.runtime.record_writer import retry_while_owned
 from flowfabric.runtime.sync_bridge import Thunk, run_in_segments
 from flowfabric.runtime.waits import GroupNeed, WaitGroup, close_waitpoints
 from flowfabric.values.errors import Unwind
+from flowfabric.values.guards import is_a
 
 if TYPE_CHECKING:
     from flowfabric.runtime.run import TaskRun
@@ -108,12 +110,12 @@ class BranchGroup:
         Once the run unwinds, a branch may have ended only because of the unwinding. So return `Unwind` as its error,
         regardless of its result.
         """
-        if self.run.calls.has_unwound and not isinstance(ending.error, Unwind):
+        if self.run.calls.has_unwound and not is_a(ending.error, Unwind):
             return BranchResult(error=Unwind())
         if ending.error is not None:
             branch.drop()
         elif branch.scope is not self._parent.scope and not self.run.is_over:
-            report = self.run.calls.journal.report_unreached(branch.scope)
+            report = self.run.calls.check_end(branch.scope)
             if report is not None:
                 self.run.calls.diverge(report)
         return ending
@@ -237,6 +239,41 @@ def validate_members(calls: Sequence[Any]) -> list[Member]:
             message = f"a group takes durable calls, handles and coroutines, not {type(call).__name__}"
             raise InvalidRequest("invalid_type", message)
     return members
+
+
+CALL_SIGN, CODE_SIGN = "=", "~"
+
+
+def describe_members(members: Sequence[Member]) -> list[str]:
+    """Return a short text for each member, by which a later run can recognize the member.
+
+    It depends on the path of a durable call, or on the name of the function of a branch.
+    """
+    return [_digest_member(member) for member in members]
+
+
+def _digest_member(member: Member) -> str:
+    if isinstance(member, DurableCall):
+        sign, name = CALL_SIGN, member.path
+    elif isinstance(member, Thunk):
+        code = getattr(member.fn, "__code__", None)
+        # Most of these functions are lambdas, which have no name of their own.
+        sign, name = CODE_SIGN, f"{getattr(code, 'co_qualname', '')} {getattr(code, 'co_names', '')}"
+    else:
+        sign, name = CODE_SIGN, str(getattr(member, "__qualname__", ""))
+    return sign + hashlib.blake2s(name.encode(), digest_size=3).hexdigest()
+
+
+def are_exchanged(recorded: Sequence[str], now: Sequence[str]) -> bool:
+    """Return True if members are not those that were recorded, or not in that order.
+
+    The function of a branch may have a new name. So the names of functions must only not have changed places.
+    """
+    if len(recorded) != len(now):
+        return True
+    if any(old != new and CALL_SIGN in (old[0], new[0]) for old, new in zip(recorded, now, strict=True)):
+        return True
+    return recorded != now and sorted(recorded) == sorted(now)
 
 
 def mark_awaited(member: Member) -> None:

@@ -17,6 +17,7 @@ from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import BRANCH, Branch, drop_body
 from flowfabric.runtime.journal import KEYED, CallId, Journal, Mismatch, Record, Scope
 from flowfabric.runtime.waits import ConsumedSignals, DueTimeReached, Verdict, Wait, close_waitpoints
+from flowfabric.values import guards
 from flowfabric.values.errors import CancelRequested, Unwind
 
 if TYPE_CHECKING:
@@ -55,8 +56,12 @@ class UnrecordedFailures:
         Without a `branch`, do this for all branches.
         """
         handled = _handled_errors()
-        passed = [failure for failure in self._failures if _is_within(failure[0], branch) and failure[1] not in handled]
-        self._failures = [failure for failure in self._failures if failure not in passed]
+        passed = [
+            failure
+            for failure in self._failures
+            if _is_within(failure[0], branch) and not guards.contains(handled, failure[1])
+        ]
+        self._failures = [failure for failure in self._failures if not any(failure is each for each in passed)]
         return [decide for _, _, decide in passed]
 
 
@@ -69,9 +74,9 @@ def _is_within(branch: Branch | None, outer: Branch | None) -> bool:
 def _handled_errors() -> list[BaseException]:
     """Return the errors whose `except` or `finally` blocks are running now."""
     errors, error = list[BaseException](), sys.exc_info()[1]
-    while error is not None and error not in errors:
+    while error is not None and not guards.contains(errors, error):
         errors.append(error)
-        error = error.__context__
+        error = guards.context_of(error)
     return errors
 
 
@@ -79,6 +84,7 @@ LOG = logging.getLogger("flowfabric")
 WARN_RECORDS = 1_000
 MAX_RECORDS = 10_000
 MAX_UNWINDS = 100
+_MAX_NAMED = 5
 _ADVICE = "use poll for polling, continue_with for endless work, children for many parts"
 
 
@@ -139,6 +145,21 @@ class CallTracker:
         run.divergence = f"{run.task.name} {run.lease.execution_id}: {report}"
         run.unwind()
         raise Unwind
+
+    def check_end(self, scope: Scope) -> str | None:
+        """Return a report if a scope ended before calls that were recorded in it. Warn about calls with a key."""
+        report = self.journal.report_unreached(scope)
+        if report is None and (paths := self.journal.unmade_keyed_calls(scope)):
+            named = ", ".join(paths[:_MAX_NAMED]) + (
+                f" and {len(paths) - _MAX_NAMED} more" if paths[_MAX_NAMED:] else ""
+            )
+            LOG.warning(
+                "%s %s ended without calls that were recorded with a key: %s",
+                self._run.task.name,
+                self._run.lease.execution_id,
+                named,
+            )
+        return report
 
     def check_alive(self, branch: Branch) -> None:
         """Raise if nothing durable may happen any longer in this run or branch."""
@@ -218,8 +239,8 @@ def _continues(branch: Branch) -> bool:
     """Return True if the branch's own code calls this and the branch is not unwinding."""
     is_own = threading.get_ident() == branch.thread if branch.is_plain else asyncio.current_task() is branch.task
     error = sys.exc_info()[1]
-    while error is not None and not isinstance(error, Unwind):
-        error = error.__context__
+    while error is not None and not guards.is_a(error, Unwind):
+        error = guards.context_of(error)
     return is_own and error is None
 
 

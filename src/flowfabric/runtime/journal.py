@@ -5,6 +5,9 @@ the second call of that name in its scope, or `name[key]`. A call without a key 
 scope. The record under the path of a call must have the same kind, index and argument digest. If there is no such
 record, no other call may be recorded at the index of the call. Both checks are needed. With the index alone, a recorded
 call would run again after the code drops an unfinished call before it.
+
+A call with a key is found by its path alone. If it has no record, the next recorded call may not have the same name and
+no key, because the code has probably added the key to a recorded call.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from flowfabric.core.executions.requests import Step, StepStatus
 KEYED = -1
 _DECODER = json.JSONDecoder()
 _NO_FACTS: Mapping[str, Any] = {}
+_KEYED_KINDS = frozenset({"step", "poll", "transaction", "submit", "run"})
+_MAX_ROWS = 100
 
 
 @fast_dataclass.record(frozen=True, slots=True, kw_only=True)
@@ -179,6 +184,8 @@ class Journal:
         if record is None:
             if (call_id.scope, call_id.index) in self._by_place:
                 raise Mismatch(self.report(scope, call_id))
+            if call_id.index == KEYED and self._is_next_without_key(scope, call_id):
+                raise Mismatch(self.report(scope, call_id, "the next call was recorded without a key"))
             return None
         if (record.kind, record.index) != (call_id.kind, call_id.index):
             raise Mismatch(self.report(scope, call_id))
@@ -197,16 +204,42 @@ class Journal:
             return self.report(scope, None, "it ended before calls that were recorded")
         return None
 
+    def unmade_keyed_calls(self, scope: Scope) -> list[str]:
+        """Return the paths of the recorded calls with a key that this scope has not made.
+
+        Calls inside another call do not count, such as those that notify approvers. Their name contains a slash.
+        """
+        return [
+            path
+            for path, record in self._by_path.items()
+            if record.index == KEYED
+            and record.scope == scope.prefix
+            and record.kind in _KEYED_KINDS
+            and (label := path.removeprefix(scope.prefix)) not in scope.keyed
+            and "/" not in label.partition("[")[0]
+        ]
+
+    def _is_next_without_key(self, scope: Scope, call_id: CallId) -> bool:
+        """Return True if the next recorded call of the scope has the name of this keyed call, but no key."""
+        path = self._by_place.get((scope.prefix, len(scope.paths)))
+        if path is None:
+            return False
+        name, keyed_name = (each.removeprefix(scope.prefix) for each in (path, call_id.path))
+        return name.partition("#")[0] == keyed_name.partition("[")[0]
+
     def report(self, scope: Scope, call_id: CallId | None, why: str | None = None) -> str:
-        """Return the recorded and the current calls of a scope side by side."""
+        """Return the recorded and the current calls of a scope side by side, as far as they are near the difference."""
         recorded = {index: path for (where, index), path in list(self._by_place.items()) if where == scope.prefix}
         rows, size = [], max([len(scope.paths), *(index + 1 for index in recorded)])
-        for index in range(size):
+        is_keyed = call_id is not None and call_id.index == KEYED
+        place = call_id.index if call_id is not None and not is_keyed else len(scope.paths)
+        for index in range(max(0, place - _MAX_ROWS), min(size, place + _MAX_ROWS)):
             before, now = recorded.get(index, ""), scope.paths[index] if index < len(scope.paths) else ""
             differs = call_id.index == index if call_id is not None else not now
             rows.append(f"{'>' if differs else ' '} {index} {before:<27} {now}".rstrip())
-        if call_id is not None and call_id.index == KEYED:
-            rows.append(f"> - {call_id.path:<27} {call_id.path}")
+        if is_keyed and call_id is not None:
+            before = call_id.path if call_id.path in self._by_path else recorded.get(place, "")
+            rows.append(f"> - {before:<27} {call_id.path}")
         head = "the code no longer matches the journal" + (f": {why}" if why else "")
         return "\n".join([head, "    recorded                    now", *rows, _REPAIR])
 

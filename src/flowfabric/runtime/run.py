@@ -17,8 +17,9 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flowfabric.core.errors import FlowFabricError, InvalidRequest, Refused
-from flowfabric.core.executions.outcomes import Lease
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, Refused, Unavailable
+from flowfabric.core.executions.outcomes import Delayed, Lease
+from flowfabric.core.executions.postpone import DIVERGED, RUN_FAILED
 from flowfabric.core.executions.requests import Step, StepStatus
 from flowfabric.core.policy import FailureClass
 from flowfabric.runtime.branch import (
@@ -33,11 +34,20 @@ from flowfabric.runtime.branch import (
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
-from flowfabric.runtime.runner import Host, IsHeld, TaskSpec, always_held, retry_category
+from flowfabric.runtime.runner import (
+    Host,
+    IsHeld,
+    TaskSpec,
+    always_held,
+    code_version,
+    has_diverged_lately,
+    note_divergence,
+    retry_category,
+)
 from flowfabric.runtime.suspension import Suspender
 from flowfabric.runtime.threads import ThreadPools
 from flowfabric.store.forks import Forks, exit_child
-from flowfabric.values import failures
+from flowfabric.values import failures, guards
 from flowfabric.values.errors import InputMismatch, LeaseLost, Unwind
 from flowfabric.values.failures import iter_leaves
 
@@ -72,7 +82,6 @@ class RunHooks:
 
 NO_HOOKS = RunHooks()
 LOG = logging.getLogger("flowfabric")
-FINAL_MARK = "_flowfabric_final"
 _PAUSE_S = 5
 _CONSUMED = "@signals"
 
@@ -185,7 +194,7 @@ class TaskRun:
             loose = self.calls.find_never_awaited()
             if loose is not None:
                 return BranchResult(error=loose)
-            report = self.calls.journal.report_unreached(self._body.scope)
+            report = self.calls.check_end(self._body.scope)
             self.divergence = report and f"{self.task.name} {self.lease.execution_id}: {report}"
         return ending
 
@@ -287,12 +296,12 @@ async def _restart(run: TaskRun) -> None:
 async def end_lease(run: TaskRun, ending: BranchResult) -> None:
     """End the lease according to how the body ended. Do nothing if the lease was already given up or lost."""
     if run.is_suspended or run.loss is not None:
-        if run.calls.has_unwound and not isinstance(ending.error, Unwind | asyncio.CancelledError):
+        if run.calls.has_unwound and not guards.is_a(ending.error, Unwind, asyncio.CancelledError):
             run.calls.warn_swallowed()
         return
     await run.record_writer.wait_idle()
     if run.divergence is not None:
-        await _hold_run(run, "diverged", run.divergence)
+        await _postpone_diverged(run, run.divergence)
     elif run.mismatch is not None:
         await _hold_run(run, "input_mismatch", str(run.mismatch))
     elif run.continuation is not None:
@@ -308,7 +317,7 @@ async def end_lease(run: TaskRun, ending: BranchResult) -> None:
 async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
     """End a lease that the store refused to end normally.
 
-    After an invalid request, fail the execution permanently. After other errors, delay it, so that it does not run
+    After an invalid request, fail the execution permanently. After other errors, postpone it, so that it does not run
     again immediately. While the store is unavailable, retry until the lease is lost.
     """
     leases, fence = run.engine.leases, run.lease.fence
@@ -316,8 +325,11 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
     async def end() -> None:
         if isinstance(error, InvalidRequest):
             await leases.fail(fence, error.message, failure_class=FailureClass.PERMANENT, category=error.code)
-        else:
+        elif isinstance(error, Unavailable):
             await leases.delay(fence, after=_PAUSE_S)
+        else:
+            report, version = failures.format_safely(error), code_version(run.app)
+            await leases.postpone(fence, RUN_FAILED, report, version=version, after=_PAUSE_S)
 
     try:
         await retry_while_owned(run, end)
@@ -329,12 +341,28 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
 
 def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
     """Return True if a retry cannot help, because the failure is recorded, or because every retry would fail too."""
-    return bool(getattr(error, FINAL_MARK, False)) or all(_is_final(leaf, raises) for leaf in iter_leaves(error))
+    return guards.is_marked_final(error) or all(_is_final(leaf, raises) for leaf in iter_leaves(error))
 
 
 def _is_final(error: BaseException, raises: Collection[type[Exception]]) -> bool:
-    is_marked = isinstance(error, InvalidRequest) or bool(getattr(error, FINAL_MARK, False))
-    return is_marked or failures.is_permanent(error, raises)
+    return guards.is_a(error, InvalidRequest) or guards.is_marked_final(error) or failures.is_permanent(error, raises)
+
+
+async def _postpone_diverged(run: TaskRun, report: str) -> None:
+    """Release the execution for a worker whose code has another version. The engine holds it if there is none."""
+    fence, version = run.lease.fence, code_version(run.app)
+    outcome = await run.record_writer.commit_with(
+        lambda steps: run.engine.leases.postpone(fence, DIVERGED, report, version=version, steps=steps)
+    )
+    if isinstance(outcome, Delayed):
+        note_divergence(run.app)
+        LOG.warning(
+            "%s %s does not match code version %s and is released for a worker with another version, until %s",
+            run.task.name,
+            run.lease.execution_id,
+            version,
+            outcome.until,
+        )
 
 
 async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
@@ -387,7 +415,7 @@ async def _fail(run: TaskRun, error: BaseException) -> None:
 
 def _as_failure(error: BaseException) -> BaseException:
     """Return the error. Replace a cancellation by the function's own code with an ordinary failure."""
-    if isinstance(error, asyncio.CancelledError):
+    if guards.is_a(error, asyncio.CancelledError):
         failure = RuntimeError("the function was cancelled by its own code")
         failure.__cause__ = error
         return failure
@@ -404,6 +432,16 @@ class TaskRunner:
     def kinds(self) -> Sequence[str]:
         """The kinds of all registered tasks."""
         return tuple(self._app.tasks)
+
+    @property
+    def version(self) -> str:
+        """The version of the app's code."""
+        return code_version(self._app)
+
+    @property
+    def is_yielding(self) -> bool:
+        """True for a moment after an execution did not match the code of the app."""
+        return has_diverged_lately(self._app)
 
     def begin(self, engine: Engine, lease: Lease, is_held: IsHeld = always_held) -> TaskRun:
         """Return a new run for a lease, without starting the run."""

@@ -9,9 +9,16 @@ worker: claim ──► begin(engine, lease) ──► run() ──────�
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import hashlib
+import inspect
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -24,6 +31,7 @@ from flowfabric.core.executions.requests import Submission
 from flowfabric.core.policy import DEFAULT_POLICY, Backoff, Policy
 from flowfabric.values import Inputs, ValueCodec
 from flowfabric.values.aliases import Duration
+from flowfabric.values.guards import is_a
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
@@ -74,6 +82,14 @@ class Runner(Protocol):
     def kinds(self) -> Sequence[str]:
         """The kinds to claim. The worker begins no executions of other kinds."""
 
+    @property
+    def version(self) -> str:
+        """The version of the code, which the worker registers. Workers with the same code have the same version."""
+
+    @property
+    def is_yielding(self) -> bool:
+        """True for a moment after an execution did not match the code. The worker then lets others claim first."""
+
     def begin(self, engine: Engine, lease: Lease, is_held: IsHeld = always_held) -> Run:
         """Return a new run for a lease, without starting the run. The worker calls this on its event loop.
 
@@ -90,6 +106,10 @@ class Host(Protocol):
     @property
     def arguments(self) -> str:
         """What to do if the arguments of a call differ from the recorded arguments: `hold`, `warn` or `off`."""
+
+    @property
+    def code_version(self) -> str | None:
+        """The version of the code that the user gave, or None."""
 
     @property
     def tasks(self) -> Mapping[str, TaskSpec]:
@@ -224,4 +244,85 @@ def retry_category(error: BaseException, category: str, retry_on: Collection[Ret
     if not retry_on or category in retry_on:
         return category
     classes = (retryable for retryable in retry_on if isinstance(retryable, type))
-    return next((kind.__name__ for kind in classes if isinstance(error, kind)), None)
+    return next((kind.__name__ for kind in classes if is_a(error, kind)), None)
+
+
+# A worker registers the version of its code, so that others can find a worker with other code.
+
+
+_DIGEST_CHARACTERS = 12
+_YIELD_FOR_S = 15.0
+_diverged_at: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+_digests: WeakKeyDictionary[Any, tuple[tuple[Callable[..., Any], ...], str]] = WeakKeyDictionary()
+
+
+def code_version(app: Host) -> str:
+    """Return the version that the user gave, or else a digest of the tasks and of the modules around them.
+
+    The digest is computed once. Later, a deployment may have replaced the files of this process.
+    """
+    if app.code_version is not None:
+        return app.code_version
+    functions = tuple(task.fn for task in app.tasks.values())
+    known = _digests.get(app)
+    if known is None or known[0] != functions:
+        known = _digests[app] = functions, _digest_code(app.tasks)
+    return known[1]
+
+
+def note_divergence(app: Host) -> None:
+    """Note that an execution did not match the code of the app, so that workers with other code claim it first."""
+    _diverged_at[app] = time.monotonic()
+
+
+def has_diverged_lately(app: Host) -> bool:
+    """Return True for a moment after an execution did not match the code of the app."""
+    return time.monotonic() - _diverged_at.get(app, -_YIELD_FOR_S) < _YIELD_FOR_S
+
+
+def _digest_code(tasks: Mapping[str, TaskSpec]) -> str:
+    digest = hashlib.sha256()
+    for kind, task in sorted(tasks.items()):
+        digest.update(kind.encode())
+        for part in _code_parts(getattr(inspect.unwrap(task.fn), "__code__", None)):
+            digest.update(part.encode())
+    files = {file for task in tasks.values() for file in _files_around(task.fn.__module__)}
+    for name, content in sorted((file.name, _digest_file(file)) for file in files):
+        digest.update(f"{name} {content}".encode())
+    return digest.hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def _code_parts(code: object) -> Iterator[str]:
+    """Yield texts that describe a code object, equal in every process."""
+    if isinstance(code, CodeType):
+        yield f"{code.co_name} {code.co_code.hex()} {code.co_names} {code.co_varnames}"
+        for constant in code.co_consts:
+            yield from _code_parts(constant)
+    elif isinstance(code, frozenset):
+        yield from sorted(map(repr, code))
+    else:
+        yield repr(code)
+
+
+def _files_around(module: str) -> set[Path]:
+    """Return the source files of the loaded modules in the package of a module, or beside a module without package."""
+    package, _, inner = module.partition(".")
+    if inner:
+        names = [name for name in list(sys.modules) if name == package or name.startswith(f"{package}.")]
+        return {file for name in names if (file := _source_file(name)) is not None}
+    file = _source_file(module)
+    beside = {_source_file(name) for name in list(sys.modules)} if file is not None else set()
+    return {other for other in beside if other is not None and file is not None and other.parent == file.parent}
+
+
+def _source_file(module: str) -> Path | None:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file) if isinstance(file, str) and file.endswith((".py", ".pyc")) else None
+
+
+@lru_cache(maxsize=10_000)
+def _digest_file(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:  # The module was loaded from an archive, or its file is gone.
+        return ""

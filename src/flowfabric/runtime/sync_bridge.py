@@ -27,6 +27,7 @@ from flowfabric.runtime.durable_call import DurableCall
 from flowfabric.runtime.journal import Scope
 from flowfabric.store.forks import check_not_forked
 from flowfabric.values.errors import Unwind
+from flowfabric.values.guards import is_a
 
 LOG = logging.getLogger("flowfabric")
 MAX_SWALLOWED = 100
@@ -121,7 +122,7 @@ async def _run_segment(branch: Branch, body: Callable[[], Any], *, after: int) -
     except asyncio.CancelledError:
         branch.run.leave_code(work)
         raise
-    if segment.has_unwound and not isinstance(ending.error, Unwind) and not _is_over(branch):
+    if segment.has_unwound and not is_a(ending.error, Unwind) and not _is_over(branch):
         branch.run.calls.warn_swallowed()
     return segment
 

@@ -27,6 +27,11 @@ class EventStore(AggregateStore):
         rows = await self._session.fetch("last_event_named", execution_id=execution_id, family=family, name=name)
         return to_event(rows[0]) if rows else None
 
+    async def postponements(self, execution_id: UUID, limit: int) -> list[Event]:
+        """Return the events of postponed runs and of holds of an execution, newest first."""
+        rows = await self._session.fetch("postponements_of", execution_id=execution_id, limit=limit)
+        return [to_event(row) for row in rows]
+
     async def history(self, namespace: str, execution_id: UUID, after: int, limit: int) -> list[Event]:
         """Return the events of an execution with a version above `after`, in order."""
         rows = await self._session.fetch(

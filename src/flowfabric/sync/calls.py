@@ -38,6 +38,7 @@ from flowfabric.runtime.calls.step import step as async_step
 from flowfabric.runtime.calls.wait_signal import wait_for as async_wait_for
 from flowfabric.runtime.calls.wait_signal import wait_signal as async_wait_signal
 from flowfabric.runtime.signals import Signal
+from flowfabric.values import guards
 from flowfabric.values.aliases import Async, Duration, P, R_co, T
 from flowfabric.values.errors import CancelRequested
 from flowfabric.values.records import (
@@ -447,7 +448,7 @@ class Saga:
         record, is_needed = (self._record, self._compensations.is_needed)
         assert record is not None, "`__aenter__` runs before `__aexit__`"
         record.close()
-        if error is not None and (not isinstance(error, Exception | CancelRequested)):
+        if error is not None and (not guards.is_a(error, Exception, CancelRequested)):
             return
         cause = sync_bridge.call(lambda: record.find_cause(error, is_needed=is_needed))
         if cause is None:

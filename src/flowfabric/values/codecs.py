@@ -27,6 +27,7 @@ from pydantic_core import PydanticSerializationUnexpectedValue, SchemaSerializer
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.values.errors import ValueRefused
+from flowfabric.values.guards import guarded, preview, qualified_name, text_of, type_name
 from flowfabric.values.signatures import EMPTY, Namespace, find_annotated, return_annotation, unresolved_annotation
 
 # These functions treat values as equivalent if `==` is False only because of NaN or a class without `__eq__`.
@@ -51,10 +52,7 @@ def is_equivalent(one: Any, other: Any, depth: int = _MAX_DEPTH) -> bool:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except Exception:
-        return False
+    return guarded(lambda: bool(one == other), otherwise=False)
 
 
 def _is_equivalent_complex(one: complex, other: complex) -> bool:
@@ -87,11 +85,11 @@ _OWN_BYTES = (
 _OWN_FLOATS = "a pydantic model with NaN or infinities needs ser_json_inf_nan='strings' in its model_config"
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Return a short description of the error, with a remedy for some common causes."""
-    if isinstance(error, ValidationError):
+    if type(error) is ValidationError:
         return _describe_validation_error(error)
-    text = str(error) or type(error).__name__
+    text = text_of(error) or type_name(error)
     if matches := list(_UNEXPECTED.finditer(text)):
         text = "; ".join(f"expected {m['kind']}, got {m['value']} ({m['type']})" for m in matches[:_MAX_PROBLEMS])
     if "invalid utf-8" in text:
@@ -215,7 +213,7 @@ class ValueCodec(Generic[T]):
             data = self._dump((value,), warnings=False, by_alias=True, round_trip=True)
             restored = self._load(data)[0]
             same = bool(restored == value)
-        except Exception as error:
+        except BaseException as error:
             return self._store_after_error(value, error)
         if len(data) - 2 > self._limit:
             raise self._make_too_large(len(data) - 2)
@@ -227,33 +225,36 @@ class ValueCodec(Generic[T]):
         """Return the value parsed from JSON; raise `ValueRefused` if it does not fit the annotation."""
         try:
             value: T = self._load(b"[%b]" % data)[0]
-        except Exception as error:
+        except BaseException as error:
             message = f"{self.what} cannot be read as {format_type(self.annotation)}: {describe_error(error)}"
             raise ValueRefused(message, code="value_unreadable", what=self.what) from error
         return value
 
     def _compare(self, data: bytes, value: T, restored: T) -> StoredValue[T]:
         """Accept an equivalent restored value. Raise if the value has the wrong type; describe any other difference."""
-        if is_equivalent(value, restored) or (
-            _is_abstract(self.annotation) and is_equivalent([*_list_items(value)], restored)
-        ):
+        if guarded(lambda: self._is_equivalent(value, restored), otherwise=False):
             return StoredValue(data[1:-1], restored, None)
         try:
             self._dump((value,), warnings="error", by_alias=True, round_trip=True)
-        except Exception as error:
+        except BaseException as error:
             raise self._make_refusal(value, error) from error
         if self.annotation is EMPTY:
             raise self._make_not_plain(value)
         return StoredValue(data[1:-1], restored, self._describe_difference(value, restored))
 
-    def _store_after_error(self, value: T, error: Exception) -> StoredValue[T]:
+    def _is_equivalent(self, value: T, restored: T) -> bool:
+        if is_equivalent(value, restored):
+            return True
+        return _is_abstract(self.annotation) and is_equivalent([*_list_items(value)], restored)
+
+    def _store_after_error(self, value: T, error: BaseException) -> StoredValue[T]:
         """Dump and load the value again after an error.
 
         Raise if this fails too; if not, the first error came from `==`.
         """
         try:
             data, restored = self._dump_and_load(value)
-        except Exception as cause:
+        except BaseException as cause:
             raise self._make_refusal(value, cause) from cause
         if len(data) - 2 > self._limit:
             raise self._make_too_large(len(data) - 2) from error
@@ -267,15 +268,15 @@ class ValueCodec(Generic[T]):
         try:
             data = self._dump((value,), warnings="error", by_alias=True, round_trip=True)
             return data, self._load(data)[0]
-        except Exception:
+        except BaseException:
             try:
                 data = self._dump((value,), warnings="error", by_alias=False, round_trip=True)
                 return data, self._load(data)[0]
-            except Exception:
+            except BaseException:
                 pass
             raise  # The error by alias is more useful than the error by field name.
 
-    def _make_refusal(self, value: object, error: Exception) -> ValueRefused:
+    def _make_refusal(self, value: object, error: BaseException) -> ValueRefused:
         if self.annotation is EMPTY:
             return self._make_not_plain(value)
         message = f"{self.what} cannot be stored as {format_type(self.annotation)}: {describe_error(error)}"
@@ -394,11 +395,8 @@ def format_type(annotation: Any) -> str:
 
 
 def _format_value(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception:
-        text = "?"
-    return f"{text[:100]}… ({type(value).__qualname__})" if len(text) > 100 else f"{text} ({type(value).__qualname__})"
+    text, kind = preview(value), qualified_name(type(value))
+    return f"{text[:100]}… ({kind})" if len(text) > 100 else f"{text} ({kind})"
 
 
 _return_codecs: WeakKeyDictionary[Any, ValueCodec[Any]] = WeakKeyDictionary()

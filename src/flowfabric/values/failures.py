@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from typing import Any
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.values import guards
 from flowfabric.values.codecs import codec_for
 from flowfabric.values.errors import (
     AllFailed,
@@ -44,9 +46,8 @@ _CUT = "\n[…]\n"
 
 def error_info(exc: BaseException) -> ErrorInfo:
     """Return the record of an exception, with each text shortened to its limit."""
-    kind = type(exc)
     return ErrorInfo(
-        type=kind.__name__,
+        type=guards.type_name(exc),
         message=_clean_text(error_message(exc), MAX_MESSAGE_CHARACTERS),
         bases=_list_bases(exc),
         traceback=_clean_text(_format_full_traceback(exc), MAX_TRACEBACK_CHARACTERS),
@@ -61,7 +62,7 @@ def is_permanent(exc: BaseException, raises: Collection[type[Exception]] = ()) -
     A retry cannot help for the classes in `_FINAL`, the classes in `raises`, and groups that contain only such
     exceptions.
     """
-    return all(isinstance(inner, (*_FINAL, *raises)) for inner in iter_leaves(exc))
+    return all(guards.is_a(inner, *_FINAL, *raises) for inner in iter_leaves(exc))
 
 
 def to_json(info: ErrorInfo) -> dict[str, Any]:
@@ -87,17 +88,17 @@ def encode_declared(exc: BaseException, raises: Collection[type[Exception]]) -> 
     Return None if no class matches or the rebuilt exception would differ. In that case the caller gets only the record
     of the failure.
     """
-    kind = next((base for base in type(exc).__mro__ if base in raises), None)
+    kind = next((base for base in guards.bases_of(type(exc)) if any(base is declared for declared in raises)), None)
     if kind is None:
         return None
-    args = list(exc.args)
-    data = {"class": class_name(kind), "args": args}
+    args = guards.args_of(exc)
+    data = {"class": class_name(kind), "args": list(args)}
     try:
-        codec_for(EMPTY, what="the args of an exception").store(args)
+        codec_for(EMPTY, what="the args of an exception").store(data["args"])
     except InvalidRequest:
         return None
     rebuilt = rebuild(data, raises)
-    return data if rebuilt is not None and rebuilt.args == exc.args else None
+    return data if rebuilt is not None and guards.guarded(lambda: guards.args_of(rebuilt) == args, False) else None
 
 
 def rebuild(data: Mapping[str, Any], raises: Collection[type[Exception]]) -> Exception | None:
@@ -108,32 +109,38 @@ def rebuild(data: Mapping[str, Any], raises: Collection[type[Exception]]) -> Exc
         return None
     try:
         exc = kind(*data.get("args", ()))
-    except Exception:
+    except BaseException:
         return None
-    return exc if isinstance(exc, kind) else None
+    return exc if guards.is_a(exc, kind) and guards.has_own_class(exc) else None
 
 
 def _list_bases(exc: BaseException) -> tuple[str, ...]:
     """Return the names of the exception's class and base classes, and those of the failure that it wraps."""
-    own = [class_name(base) for base in type(exc).__mro__ if base is not object]
-    wrapped = exc.error.bases if isinstance(exc, StepFailed | ExecutionFailed) else ()
-    return tuple(dict.fromkeys((*own, *wrapped)))
+    own = [class_name(base) for base in guards.bases_of(type(exc)) if base is not object]
+    wrapped = wrapped_error(exc)
+    return tuple(dict.fromkeys((*own, *(wrapped.bases if wrapped else ()))))
+
+
+def wrapped_error(exc: BaseException) -> ErrorInfo | None:
+    """Return the recorded failure of a step or an execution that the exception reports, or None."""
+    if not guards.is_a(exc, StepFailed, ExecutionFailed):
+        return None
+    # A subclass of the user may not have called our `__init__`.
+    info = guards.guarded(lambda: object.__getattribute__(exc, "error"), None)
+    return info if type(info) is ErrorInfo else None
 
 
 def _get_category(exc: BaseException) -> str:
     """Return the `category` attribute of the exception, or its class name if it has no valid `category`."""
     try:
         return validation.name(getattr(exc, "category", None), "category")
-    except Exception:  # `category` is missing or invalid, or it is a property that raises.
-        return type(exc).__name__[: validation.MAX_NAME_CHARACTERS]
+    except BaseException:  # `category` is missing or invalid, or it is a property that raises.
+        return guards.type_name(exc)[: validation.MAX_NAME_CHARACTERS]
 
 
 def _format_full_traceback(exc: BaseException) -> str:
-    try:
-        own = format_traceback(exc)
-    except Exception:
-        return ""
-    before = exc.error.traceback if isinstance(exc, StepFailed | ExecutionFailed) else ""
+    own, wrapped = format_safely(exc), wrapped_error(exc)
+    before = wrapped.traceback if wrapped else ""
     return f"{before}\nwhich the caller received as:\n\n{own}" if before else own
 
 
@@ -153,12 +160,21 @@ _MAX_FRAMES = 20
 _MAX_LINE_CHARACTERS = 300
 
 
+def format_safely(error: BaseException) -> str:
+    """Return the exception with its traceback, shortened to the limit, even if its attributes raise."""
+    for form in (format_traceback, _format_shortened, _format_line):
+        text = guards.guarded(partial(form, error), None)
+        if text is not None:
+            return _clean_text(text, MAX_TRACEBACK_CHARACTERS)
+    return guards.type_name(error)
+
+
 def format_traceback(error: BaseException) -> str:
     """Return the exception with its traceback and the exceptions that led to it."""
     if sum(1 for _ in islice(_iter_related(error), _MAX_EXCEPTIONS + 1)) > _MAX_EXCEPTIONS:
         return _format_shortened(error)
     try:
-        return "".join(traceback.format_exception(type(error), error, _skip_package_frames(error.__traceback__)))
+        return "".join(traceback.format_exception(type(error), error, _skip_package_frames(guards.traceback_of(error))))
     except RecursionError:  # The exception was raised with little stack left.
         return _format_shortened(error)
 
@@ -168,18 +184,16 @@ def iter_leaves(error: BaseException) -> Iterator[BaseException]:
     pending = [error]
     while pending:
         current = pending.pop()
-        if isinstance(current, BaseExceptionGroup):
-            pending += reversed(current.exceptions)
+        if guards.is_a(current, BaseExceptionGroup):
+            pending += reversed(guards.members_of(current))
         else:
             yield current
 
 
 def error_message(error: BaseException) -> str:
     """Return the text of the exception, even if its `__str__` fails."""
-    try:
-        return str(error)
-    except Exception:
-        return f"<{type(error).__name__} whose __str__ failed>"
+    text = guards.text_of(error)
+    return f"<{guards.type_name(error)} whose __str__ failed>" if text is None else text
 
 
 def _iter_related(error: BaseException) -> Iterator[BaseException]:
@@ -190,12 +204,8 @@ def _iter_related(error: BaseException) -> Iterator[BaseException]:
         if id(current) not in visited:
             visited.add(id(current))
             yield current
-            pending += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
-            pending += [cause] if (cause := _get_cause(current)) is not None else []
-
-
-def _get_cause(error: BaseException) -> BaseException | None:
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+            pending += guards.members_of(current)
+            pending += [cause] if (cause := guards.cause_of(current)) is not None else []
 
 
 def _format_shortened(error: BaseException) -> str:
@@ -213,14 +223,15 @@ def _iter_chain(error: BaseException) -> Iterator[BaseException]:
     while id(current) not in visited:
         visited.add(id(current))
         yield current
-        current = _get_cause(current) or current
+        cause = guards.cause_of(current)
+        current = current if cause is None else cause
 
 
 def _format_single(error: BaseException) -> str:
-    frames = traceback.format_tb(_skip_package_frames(error.__traceback__), limit=-_MAX_FRAMES)
+    frames = traceback.format_tb(_skip_package_frames(guards.traceback_of(error)), limit=-_MAX_FRAMES)
     lines = ["Traceback (most recent call last):\n", *frames] if frames else []
     lines.append(_format_line(error))
-    if isinstance(error, BaseExceptionGroup):
+    if guards.is_a(error, BaseExceptionGroup):
         members = list(iter_leaves(error))
         lines += [f"  | {_format_line(member)}" for member in members[:_MAX_PRINTED]]
         lines += [f"  | [… {len(members) - _MAX_PRINTED} more]\n"] if len(members) > _MAX_PRINTED else []
@@ -228,7 +239,7 @@ def _format_single(error: BaseException) -> str:
 
 
 def _format_line(error: BaseException) -> str:
-    return f"{type(error).__qualname__}: {error_message(error)}"[:_MAX_LINE_CHARACTERS] + "\n"
+    return f"{guards.qualified_name(type(error))}: {error_message(error)}"[:_MAX_LINE_CHARACTERS] + "\n"
 
 
 def _skip_package_frames(tb: TracebackType | None) -> TracebackType | None:

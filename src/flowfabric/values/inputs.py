@@ -30,6 +30,7 @@ from pydantic_core import from_json
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.values import guards
 from flowfabric.values.codecs import (
     Codec,
     ValueCodec,
@@ -79,7 +80,7 @@ class Inputs:
         try:
             data = dump((bound,), warnings=False, by_alias=True, round_trip=True)
             same = bool(load(data)[0] == bound)
-        except Exception:
+        except BaseException:
             return self._pack_separately(bound)
         if not same:
             return self._pack_separately(bound)
@@ -93,8 +94,8 @@ class Inputs:
             removed = from_json(data or b"{}").keys() - self._parameters.by_name.keys()
         except ValidationError as error:
             raise self._make_mismatch(describe_error(error)) from error
-        except Exception as error:
-            raise self._make_mismatch(f"{type(error).__name__}: {error}") from error
+        except BaseException as error:
+            raise self._make_mismatch(f"{guards.type_name(error)}: {guards.text_of(error) or '?'}") from error
         if removed:
             raise self._make_mismatch(f"it no longer has the parameter {', '.join(sorted(removed))}")
         return self._parameters.arguments(stored)
@@ -180,7 +181,7 @@ def digest_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     call = (args, kwargs) if kwargs else (args,)
     try:
         text = _encode(call)
-    except (TypeError, ValueError, RecursionError):  # A key is not a string, or a value contains itself.
+    except BaseException:  # A key is not a string, a value contains itself, or its code raises.
         text = _encode(_to_plain(call, ()))
     return hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS]
 
@@ -251,7 +252,7 @@ def _make_schema_reader(kind: type) -> Callable[[Any], Any]:
 
 
 def _read_type_name(value: object) -> dict[str, str]:
-    return {"type": type(value).__qualname__}
+    return {"type": guards.qualified_name(type(value))}
 
 
 _READERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
@@ -275,9 +276,12 @@ def _to_plain(value: Any, holders: tuple[int, ...]) -> Any:
     if id(value) in holders or len(holders) >= _MAX_DEPTH:
         return _read_type_name(value)
     inside = (*holders, id(value))
-    if isinstance(value, list | tuple):
-        return [_to_plain(item, inside) for item in value]
-    if isinstance(value, dict):
-        pairs = ((_to_plain(key, inside), _to_plain(item, inside)) for key, item in value.items())
-        return sorted([_encode(key), _encode(item)] for key, item in pairs)
-    return _to_plain(_to_data(value), inside)
+    try:
+        if isinstance(value, list | tuple):
+            return [_to_plain(item, inside) for item in value]
+        if isinstance(value, dict):
+            pairs = ((_to_plain(key, inside), _to_plain(item, inside)) for key, item in value.items())
+            return sorted([_encode(key), _encode(item)] for key, item in pairs)
+        return _to_plain(_to_data(value), inside)
+    except BaseException:  # Code of the value's class raises.
+        return _read_type_name(value)

@@ -9,6 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from flowfabric.core.waits.records import StoredSignal
+from flowfabric.values.guards import guarded, qualified_name
 
 T_co = TypeVar("T_co", covariant=True)
 ErrorClass: TypeAlias = type[BaseException]
@@ -162,7 +163,8 @@ class TaskContext:
 
 def class_name(kind: type) -> str:
     """Return the name under which a class is recorded: with its module, unless it is a builtin."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name, module = qualified_name(kind), guarded(lambda: str(kind.__module__), "?")
+    return name if module == "builtins" else f"{module}.{name}"
 
 
 def same_class(recorded: str, name: str) -> bool:

@@ -29,8 +29,9 @@ from flowfabric.core.executions.records import Fence
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.engine.engine import Engine
 from flowfabric.runtime.runner import Run, Runner
+from flowfabric.values.failures import format_safely
 from flowfabric.worker.leases import LeaseTable, RenewalReport
-from flowfabric.worker.release import BackgroundReleases
+from flowfabric.worker.release import BackgroundReleases, FailedRun
 
 _PREFETCH_S = 0.1
 _MAX_PREFETCH = 256
@@ -134,7 +135,7 @@ class _ActiveRun:
     run: Run
     cancel_due_at: datetime | None
     task: asyncio.Task[None] | None = None
-    delay_s: float = 0.0
+    failure: FailedRun | None = None
     is_lease_ended: bool = False
 
 
@@ -268,20 +269,23 @@ class ActiveRuns:
         began = time.monotonic()
         try:
             active.is_lease_ended = await active.run.run()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not self._is_draining:
-                self._postpone(active)
-        except (Exception, SystemExit) as error:
+                self._postpone(active, error)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             if is_permanent(error):
                 self._on_store_lost(error)
             else:
-                self._postpone(active)
+                self._postpone(active, error)
         finally:
             self._end(active, time.monotonic() - began)
 
-    def _postpone(self, active: _ActiveRun) -> None:
-        _log.exception("Run of %s failed unexpectedly, retrying in %g s", _name(active.lease), _ERROR_PAUSE_S)
-        active.delay_s = _ERROR_PAUSE_S
+    def _postpone(self, active: _ActiveRun, error: BaseException) -> None:
+        report = format_safely(error)
+        _log.error("Run of %s failed unexpectedly, retrying in %g s\n%s", _name(active.lease), _ERROR_PAUSE_S, report)
+        active.failure = FailedRun(report, self._runner.version, _ERROR_PAUSE_S)
 
     def _end(self, active: _ActiveRun, seconds: float) -> None:
         lease = active.lease
@@ -289,7 +293,7 @@ class ActiveRuns:
             self._lease_table.confirm_end(lease.fence.lease_id)
         else:
             self._lease_table.remove(lease.fence.lease_id)
-            self._releases.add(lease.fence, active.run.wait_stopped, active.delay_s)
+            self._releases.add(lease.fence, active.run.wait_stopped, active.failure)
         del self._active[lease.execution_id]
         self._slots.end_run(seconds)
         if (deferred := self._deferred.pop(lease.execution_id, None)) is not None:

@@ -40,6 +40,7 @@ class ClaimCriteria:
     capabilities: tuple[str, ...]
     lease_ttl: timedelta
     kinds: Callable[[], Sequence[str]]
+    is_yielding: Callable[[], bool]
 
 
 class Claimer:
@@ -100,6 +101,8 @@ class Claimer:
                     await asyncio.sleep(self._backoff_s())
                 elif not claimed:
                     await work.wait()
+                    if self._criteria.is_yielding():
+                        await work.yield_to_others()
                 elif claimed < limit:
                     # The queue is probably empty. But the claim may have skipped locked rows, for which no notification
                     # follows, so wait only briefly.

@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 
 from flowfabric.core.errors import FlowFabricError, NotFound
 from flowfabric.core.executions.records import WorkerId
@@ -18,6 +17,8 @@ from flowfabric.worker.claimer import ClaimCriteria
 _log = logging.getLogger("flowfabric.worker")
 _TTL_S = 60.0
 _BEAT_S = 20.0
+_RETRY_S = 2.0
+_BEGIN_WITHIN_S = 5.0
 _LEAVE_WITHIN_S = 2.0
 _MAX_HOST_CHARACTERS = 60
 
@@ -31,23 +32,36 @@ def new_worker_id(name: str | None) -> WorkerId:
 class WorkerHeartbeat:
     """Registers a worker, sends heartbeats with its load, and removes it at the end."""
 
-    def __init__(self, engine: Engine, criteria: ClaimCriteria, slots: int, busy: Callable[[], int]) -> None:
+    def __init__(
+        self, engine: Engine, criteria: ClaimCriteria, slots: int, busy: Callable[[], int], version: Callable[[], str]
+    ) -> None:
         self._engine = engine
         self._criteria = criteria
         self._slots = slots
+        self._version = version
         self._busy = busy
         self._registered_kinds: tuple[str, ...] | None = None
+        self._has_begun = asyncio.Event()
 
     async def run(self) -> None:
         """Send heartbeats at a fixed interval until cancelled, even if some of them fail."""
         while True:
+            pause_s = _BEAT_S
             try:
                 await self._beat()
             except FlowFabricError as error:
                 _log.debug("Heartbeat failed: %s", error)
+                pause_s = _RETRY_S
             except Exception:
                 _log.exception("Heartbeat failed unexpectedly")
-            await asyncio.sleep(_BEAT_S)
+            self._has_begun.set()
+            await asyncio.sleep(pause_s)
+
+    async def wait_begun(self) -> None:
+        """Wait a moment for the registration. Until then, other workers do not know the version of this code."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BEGIN_WITHIN_S):
+                await self._has_begun.wait()
 
     async def leave(self) -> None:
         """Remove the registration. If the store is slow or unavailable, leave the registration to expire."""
@@ -68,16 +82,9 @@ class WorkerHeartbeat:
             self._criteria.worker,
             self._criteria.lanes,
             capabilities=self._criteria.capabilities,
-            version=_version(),
+            version=self._version(),
             slots=self._slots,
             ttl=_TTL_S,
             kinds=kinds,
         )
         self._registered_kinds = kinds
-
-
-def _version() -> str:
-    try:
-        return version("flowfabric")
-    except PackageNotFoundError:
-        return "unknown"

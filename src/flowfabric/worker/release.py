@@ -12,10 +12,13 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable, is_permanent
+from flowfabric.core.executions.outcomes import Held
+from flowfabric.core.executions.postpone import RUN_FAILED
 from flowfabric.core.executions.records import Fence
 from flowfabric.engine.engine import Engine
 
@@ -26,6 +29,15 @@ _MAX_IN_FLIGHT = 32
 _MAX_PAUSE_S = 2.0
 _CLOSE_TIMEOUT_S = 2.0
 WaitStopped = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that failed inside our own code: its traceback, the version of its code, and when to try again."""
+
+    report: str
+    version: str
+    pause_s: float
 
 
 async def release_leases(engine: Engine, fences: Iterable[Fence]) -> None:
@@ -68,10 +80,10 @@ class BackgroundReleases:
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._waiting: set[UUID] = set()
 
-    def add(self, fence: Fence, wait_stopped: WaitStopped | None = None, after_s: float = 0.0) -> None:
-        """Release a lease once `wait_stopped` returns. With `after_s`, also delay its execution."""
+    def add(self, fence: Fence, wait_stopped: WaitStopped | None = None, failure: FailedRun | None = None) -> None:
+        """Release a lease once `wait_stopped` returns. After a failure of the run, postpone the execution."""
         if fence.lease_id not in self._tasks:
-            task = asyncio.create_task(self._release(fence, wait_stopped, after_s), name="flowfabric-release")
+            task = asyncio.create_task(self._release(fence, wait_stopped, failure), name="flowfabric-release")
             self._tasks[fence.lease_id] = task
             task.add_done_callback(lambda _: self._tasks.pop(fence.lease_id, None))
 
@@ -85,25 +97,27 @@ class BackgroundReleases:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _release(self, fence: Fence, wait_stopped: WaitStopped | None, after_s: float) -> None:
+    async def _release(self, fence: Fence, wait_stopped: WaitStopped | None, failure: FailedRun | None) -> None:
         if wait_stopped is not None:
             self._waiting.add(fence.lease_id)
             try:
                 await wait_stopped()
             finally:
                 self._waiting.discard(fence.lease_id)
-        failures = 0
-        while not await self._try(fence, after_s, is_first=not failures):
-            failures += 1
-            await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MAX_PAUSE_S, 0.05 * 2.0 ** min(failures, 10)))
+        tries = 0
+        while not await self._try(fence, failure, is_first=not tries):
+            tries += 1
+            await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MAX_PAUSE_S, 0.05 * 2.0 ** min(tries, 10)))
         self._on_ended(fence.lease_id)
 
-    async def _try(self, fence: Fence, after_s: float, *, is_first: bool) -> bool:
+    async def _try(self, fence: Fence, failure: FailedRun | None, *, is_first: bool) -> bool:
         """Release the lease. Return False if its state in the store is unknown."""
-        leases = self._engine.leases
         try:
             async with self._slots:
-                await (leases.delay(fence, after=after_s) if after_s else leases.release(fence))
+                if failure is None:
+                    await self._engine.leases.release(fence)
+                else:
+                    await self._postpone(fence, failure)
         except (Refused, NotFound):
             return True  # The lease has already ended.
         except Exception as error:
@@ -113,3 +127,10 @@ class BackgroundReleases:
                 _log.warning("Lease on %s could not be released, retrying: %s", fence.execution_id, error)
             return False
         return True
+
+    async def _postpone(self, fence: Fence, failure: FailedRun) -> None:
+        outcome = await self._engine.leases.postpone(
+            fence, RUN_FAILED, failure.report, version=failure.version, after=failure.pause_s
+        )
+        if isinstance(outcome, Held):
+            _log.error("Execution %s is held, because its runs keep failing unexpectedly", fence.execution_id)

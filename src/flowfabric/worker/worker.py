@@ -75,6 +75,7 @@ class Worker:
             capabilities=validation.capabilities(capabilities, "capabilities"),
             lease_ttl=ttl,
             kinds=lambda: runner.kinds,
+            is_yielding=lambda: runner.is_yielding,
         )
         self._reconcile = validation.boolean(reconcile, "reconcile")
         self._open_renewal_engine = open_renewal_engine
@@ -92,7 +93,7 @@ class Worker:
             give_back=self._runs.give_back,
             on_store_lost=self._on_store_lost,
         )
-        self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy)
+        self._heartbeat = WorkerHeartbeat(engine, self._criteria, slots, lambda: self.busy, lambda: runner.version)
         self._deadline = Deadline()
         self._stopped = asyncio.Event()
         self._stop_task: asyncio.Task[None] | None = None
@@ -124,6 +125,7 @@ class Worker:
                 await stack.enter_async_context(self._engine.reconcilers.run_in_background(self._on_store_lost))
             stack.push_async_callback(lambda: limit(self._heartbeat.leave()))
             await stack.enter_async_context(run_in_background(self._heartbeat.run()))
+            await self._heartbeat.wait_begun()
             self._claimer.start()
             self._exit_stack = stack.pop_all()
         _log.info("Worker started as %s", self.id.instance)

@@ -64,6 +64,8 @@ class ScriptedRunner:
 
     def __init__(self, body: Body, kinds: Sequence[str] = ("job",)) -> None:
         self.kinds = kinds
+        self.version = "scripted"
+        self.is_yielding = False
         self.begun: asyncio.Queue[ScriptedRun] = asyncio.Queue()
         self.ids: list[UUID] = []
         self._body = body

@@ -6,6 +6,7 @@ from tests.faults.rows import (
     blackouts,
     blocked_leases,
     cancels,
+    changed_code,
     clock_jumps,
     connection_resets,
     connections,
@@ -19,7 +20,9 @@ from tests.faults.rows import (
     processes,
     random_signals,
     replaced_files,
+    rolling_deployments,
     server_outages,
+    unusual_code,
     vanished_hosts,
 )
 from tests.faults.rows.row import Row
@@ -43,5 +46,8 @@ _SUITES = (
     mixed_soak,
     processes,
     cancels,
+    rolling_deployments,
+    changed_code,
+    unusual_code,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

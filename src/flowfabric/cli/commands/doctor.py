@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -318,6 +319,10 @@ def check_workers(context: DoctorContext) -> Iterator[DoctorFinding]:
         busy, slots = sum(worker.busy for worker in context.workers), sum(worker.slots for worker in context.workers)
         live = format_count(len(context.workers), "live worker")
         yield DoctorFinding("workers", "ok", f"{live}, {busy} of {format_count(slots, 'slot')} busy")
+        versions = Counter(worker.version for worker in context.workers)
+        if len(versions) > 1:
+            listed = ", ".join(f"{version} ({number})" for version, number in sorted(versions.items()))
+            yield DoctorFinding("versions", "ok", f"the live workers run different code: {listed}")
         if slots and busy >= slots and context.backlog:
             text = "all slots are busy and executions are waiting"
             yield DoctorFinding("workers", "warning", text, "start more workers, or increase --concurrency")

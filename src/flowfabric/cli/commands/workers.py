@@ -21,6 +21,7 @@ from flowfabric.cli.output import (
 )
 from flowfabric.cli.targets import load_app_with_options, open_for_reading, open_for_writing, redact_password
 from flowfabric.cli.terminal import Column, Screen, format_table
+from flowfabric.core import validation
 from flowfabric.core.workers import worker_not_found
 from flowfabric.engine import AlreadySatisfied, WorkerInfo
 from flowfabric.worker import event_loop_runner, run_until_signal
@@ -76,6 +77,8 @@ def workers_table(workers: Sequence[WorkerInfo], now: datetime, screen: Screen) 
 def work(arguments: argparse.Namespace) -> None:
     """Run a worker until SIGTERM or Ctrl-C. Return after the worker has finished its work or given back its leases."""
     app = load_app_with_options(arguments)
+    if arguments.code_version is not None:
+        app.code_version = validation.name(arguments.code_version, "code_version")
     _log_to_stderr(logging.WARNING if arguments.quiet or arguments.json else logging.INFO)
     with event_loop_runner() as runner:
         runner.run(_work(app, arguments))

@@ -51,7 +51,7 @@ function _shtab_flowfabric_using
 end
 
 set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' stats doctor migrate backup restore check bench completion
-set -g _shtab_flowfabric_opts_with_value --app --batch --capability --concurrency --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
+set -g _shtab_flowfabric_opts_with_value --app --batch --capability --code-version --concurrency --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
 
 complete -c flowfabric -e
 complete -c flowfabric -f
@@ -274,6 +274,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using worker' -l concurrency -x -d 
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l lane -x -d 'claim from this lane; repeatable (default)'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l capability -x -d 'offer this capability; repeatable'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l lease -x -d 'the duration of a lease (30s)'
+complete -c flowfabric -n '_shtab_flowfabric_using worker' -l code-version -x -d 'register this version of the code (a digest of the code)'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l quiet -s q -d 'log only warnings'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l namespace -x -d 'the namespace to use (default)'

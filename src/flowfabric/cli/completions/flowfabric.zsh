@@ -674,6 +674,7 @@ _shtab_flowfabric_worker_options=(
   "*--lane[claim from this lane\; repeatable (default)]:lane:"
   "*--capability[offer this capability\; repeatable]:capability:"
   "--lease[the duration of a lease (30s)]:DURATION:"
+  "--code-version[register this version of the code (a digest of the code)]:NAME:"
   {--quiet,-q}"[log only warnings]"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"

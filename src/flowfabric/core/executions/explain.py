@@ -13,6 +13,13 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core.executions.operator import ENDS_OF_PARENTS
+from flowfabric.core.executions.postpone import (
+    MAX_DIVERGED_FOR,
+    MAX_FAILED_RUNS,
+    NO_SETBACKS,
+    Divergence,
+    Setbacks,
+)
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import AttemptState, BlockingReason, Ownership, State
 from flowfabric.core.executions.views import SuspendedView
@@ -75,6 +82,7 @@ class ExplainContext:
 
     `workers` are the live workers on the lane, and `wait` is the open suspension. `hold_report` is the report of the
     worker that asked for the hold. `has_route` is False if the execution's route is missing or is that of other work.
+    `setbacks` are earlier runs that could not continue.
     """
 
     lane_is_paused: bool
@@ -85,6 +93,7 @@ class ExplainContext:
     workers: Sequence[WorkerInfo] = ()
     hold_report: str | None = None
     has_route: bool = True
+    setbacks: Setbacks = NO_SETBACKS
 
 
 def explain(execution: Execution, context: ExplainContext) -> Explanation:
@@ -119,6 +128,8 @@ def _explain_waiting(execution: Execution, context: ExplainContext) -> Statement
         return sentence, facts
     if context.requires:
         facts["requires"] = context.requires
+    if context.setbacks.divergence is not None:
+        return _explain_divergence(context.setbacks.divergence, context, facts)
     continues = " to continue it" if execution.attempt_state is AttemptState.INTERRUPTED else ""
     since = _format_time(execution.changed_at, context.now)
     workers = _describe_workers(execution, context, facts)
@@ -157,7 +168,29 @@ def _explain_delayed(execution: Execution, context: ExplainContext) -> Statement
         return f"{retry}{overdue} Last failure: {_first_sentence(execution.failure_message)}", facts
     if execution.blocking_reason is BlockingReason.WAITING_FOR_RESUME_DELAY:
         return f"The wait is over. The resume delay ends at {at}.{overdue}", facts
+    if context.setbacks.divergence is not None:
+        return _explain_divergence(context.setbacks.divergence, context, facts)
+    if context.setbacks.is_retrying:
+        number = context.setbacks.failed_runs
+        facts["failed_runs"] = number
+        return (
+            f"Its run failed inside the engine, {number} of {MAX_FAILED_RUNS} times. Next run at {at}.{overdue}",
+            facts,
+        )
     return f"Delayed until {at}.{overdue}", facts
+
+
+def _explain_divergence(divergence: Divergence, context: ExplainContext, facts: dict[str, Any]) -> Statement:
+    held_at = divergence.since + MAX_DIVERGED_FOR
+    facts |= {"diverged": divergence.versions, "diverged_since": divergence.since, "held_at": held_at}
+    facts["code_versions"] = divergence.waits_for
+    diverged, others = (join_names(names, quote=True) for names in (divergence.versions, divergence.waits_for))
+    since, until = (_format_time(time, context.now) for time in (divergence.since, held_at))
+    sentence = (
+        f"Waiting for a worker with other code since {since}: version {diverged} does not match its journal, "
+        f"and {others} has not run it. It is held at {until}."
+    )
+    return sentence, facts
 
 
 def _explain_blocked(execution: Execution, context: ExplainContext) -> Statement:

@@ -6,9 +6,11 @@ from uuid import UUID
 
 from flowfabric.core.executions.explain import Dependencies, ExplainContext, Explanation, Upstream, deciding_group
 from flowfabric.core.executions.explain import explain as explain_execution
+from flowfabric.core.executions.postpone import NO_SETBACKS
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import State
 from flowfabric.core.flows.records import StoredEdge
+from flowfabric.ops.leases.postpone import read_setbacks
 from flowfabric.ops.locks import read_execution
 from flowfabric.ops.operation import operation
 from flowfabric.ops.waits.read import read_hold_report, read_wait_views
@@ -25,6 +27,7 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
     wait, _ = (None, ()) if execution.is_standalone else await read_wait_views(tx, id_)
     now = await tx.now()
     needs_workers = execution.state is State.WAITING
+    may_have_setbacks = execution.state in (State.WAITING, State.DELAYED) and execution.started_at is not None
     requires = await tx.routes.requires(execution)
     context = ExplainContext(
         lane_is_paused=await tx.lanes.state(namespace, execution.lane) is LaneState.PAUSED,
@@ -34,6 +37,7 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
         now=now,
         dependencies=await _read_dependencies(tx, execution),
         hold_report=await read_hold_report(tx, execution),
+        setbacks=await read_setbacks(tx, execution) if may_have_setbacks else NO_SETBACKS,
         workers=await tx.workers.on_lane(namespace, execution.lane, now, _MAX_WORKERS) if needs_workers else (),
     )
     return explain_execution(execution, context)

@@ -18,11 +18,11 @@ from flowfabric.runtime import results
 from flowfabric.runtime.branch import Branch, require_branch
 from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
-from flowfabric.runtime.run import FINAL_MARK
 from flowfabric.runtime.runner import TaskSpec
 from flowfabric.runtime.suspension import read_waits_for
 from flowfabric.runtime.waits import ChildEnded, ChildWait, DueTimeReached
 from flowfabric.values.aliases import Durable, Duration
+from flowfabric.values.guards import mark_final
 from flowfabric.values.inputs import digest_arguments
 from flowfabric.values.records import Cancelled, Completed, Expired, Skipped, TimedOut
 
@@ -129,12 +129,12 @@ class _EndCall(DurableCall[Any]):
         end = self.read_end(record)
         if isinstance(end, TimedOut):
             late = TimeoutError(f"{self.path} has not ended by {end.at.isoformat()}")
-            setattr(late, FINAL_MARK, True)
+            mark_final(late)
             raise late
         try:
             return end.value()
         except Exception as error:
-            setattr(error, FINAL_MARK, True)
+            mark_final(error)
             raise
 
 

@@ -11,13 +11,21 @@ from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import Branch, require_branch
-from flowfabric.runtime.branch_group import BranchGroup, Member, mark_awaited, validate_members
+from flowfabric.runtime.branch_group import (
+    BranchGroup,
+    Member,
+    are_exchanged,
+    describe_members,
+    mark_awaited,
+    validate_members,
+)
 from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import KEYED, CallId
 from flowfabric.runtime.run import is_final
 from flowfabric.values import failures
 from flowfabric.values.aliases import Durable, T
-from flowfabric.values.errors import AllFailed, CancelRequested, ExecutionFailed, StepFailed, Unwind
+from flowfabric.values.errors import AllFailed, CancelRequested, Unwind
+from flowfabric.values.guards import is_a
 from flowfabric.values.records import Completed, ErrorInfo, Failed, RaceResult
 
 T1 = TypeVar("T1")
@@ -105,6 +113,7 @@ class CallGroup(DurableCall[Any]):
             self.run.calls.check_alive(branch)
             if "given_up" in self._facts():
                 await self._wait_for_cancel(group)
+            self._check_members()
             branch.group = group
             return await self.decide(group)
         except asyncio.CancelledError:
@@ -156,7 +165,7 @@ class CallGroup(DurableCall[Any]):
 
         The other members then end too, but their children and waitpoints stay open for the next run.
         """
-        return isinstance(error, Unwind) or self.run.is_over or awaiting_branch(self).is_dropped
+        return is_a(error, Unwind) or self.run.is_over or awaiting_branch(self).is_dropped
 
     async def conclude_cancelled(self, group: BranchGroup, index: int, error: BaseException) -> None:
         """End the other members after member `index` was cancelled.
@@ -165,7 +174,7 @@ class CallGroup(DurableCall[Any]):
         in time. The member is recorded, because another member may still succeed while the members are ended, and must
         not decide the group in a later run.
         """
-        is_requested = isinstance(error, CancelRequested)
+        is_requested = is_a(error, CancelRequested)
         cancel_steps = is_requested or self.call_id.kind == "race"
         await self.conclude(group, index, StepStatus.FAILED, cancel_steps=cancel_steps, let_finish=is_requested)
 
@@ -182,6 +191,16 @@ class CallGroup(DurableCall[Any]):
             return
         await self._end_members(group, status, cancel_steps=cancel_steps, let_finish=let_finish, member=index)
 
+    def _check_members(self) -> None:
+        """Diverge if the group is decided, and its members are not the recorded ones in the same order.
+
+        The record names the deciding member by its index only.
+        """
+        recorded = self._facts().get("members", "").split()
+        if recorded and are_exchanged(recorded, describe_members(self.members)):
+            why = f"the members of {self.path} are not the recorded ones in the same order"
+            self.run.calls.diverge(self.run.calls.journal.report(self.branch.scope, self.call_id, why))
+
     async def _end_members(
         self, group: BranchGroup, status: StepStatus, *, cancel_steps: bool, let_finish: bool = False, **why: Any
     ) -> None:
@@ -192,6 +211,8 @@ class CallGroup(DurableCall[Any]):
     async def _record_decision(self, losers: Sequence[UUID], closed: Sequence[str], **why: Any) -> Mapping[str, Any]:
         """Record what decided the group, before the other members are ended. Return the facts of that record."""
         facts = {**why, "losers": [str(child) for child in losers], "closed": list(closed)}
+        if "member" in why and len(self.members) > 1:
+            facts["members"] = " ".join(describe_members(self.members))
         record = self.call_id.record(StepStatus.OPEN, **facts)
         if losers or closed:
             await self.run.record_writer.write(record)
@@ -278,7 +299,7 @@ class TolerantGroup(CallGroup):
         If no step or child has recorded the failure, record it here, since the task's function will see it. If an
         earlier run recorded the group as ended, raise the error, because the member did not fail in that run.
         """
-        info = error.error if isinstance(error, StepFailed | ExecutionFailed) else failures.error_info(error)
+        info = failures.wrapped_error(error) or failures.error_info(error)
         if not is_final(error, self.run.task.settings.raises):
             if self.record is not None and self.record.is_final:
                 await group.release()
@@ -305,7 +326,7 @@ class Settle(TolerantGroup):
             if self.is_left(ending.error):
                 await group.wait_ended()
                 raise ending.error
-            if isinstance(ending.error, asyncio.CancelledError):
+            if is_a(ending.error, asyncio.CancelledError):
                 await self.conclude_cancelled(group, index, ending.error)
                 raise ending.error
             outcomes[index] = Failed(await self.record_failure(group, index, ending.error))
@@ -326,7 +347,7 @@ class Race(TolerantGroup):
             if self.is_left(ending.error):
                 await group.wait_ended()
                 raise ending.error
-            if isinstance(ending.error, asyncio.CancelledError):
+            if is_a(ending.error, asyncio.CancelledError):
                 await self.conclude_cancelled(group, index, ending.error)
                 raise ending.error
             failed[index] = await self.record_failure(group, index, ending.error)

@@ -10,8 +10,8 @@ from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import Branch, require_branch
 from flowfabric.runtime.calls.step import failure_of, step
 from flowfabric.runtime.journal import RecordedFailure
-from flowfabric.runtime.run import FINAL_MARK, is_final
-from flowfabric.values import failures
+from flowfabric.runtime.run import is_final
+from flowfabric.values import failures, guards
 from flowfabric.values.aliases import P
 from flowfabric.values.errors import CancelRequested
 
@@ -45,18 +45,18 @@ class SagaRecord:
         """
         if error is None:
             return None if self._record is None else self._restore_failure()
-        if is_needed and isinstance(error, Exception):
+        if is_needed and guards.is_a(error, Exception):
             await self._record_failure(error)
         return error
 
-    async def _record_failure(self, error: Exception) -> None:
+    async def _record_failure(self, error: BaseException) -> None:
         run = self._branch.run
         raises = run.task.settings.raises
         if self._record is None and not is_final(error, raises):
             document = failures.to_json(failures.error_info(error)) | (failures.encode_declared(error, raises) or {})
             calls = self._scope.number
             await run.record_writer.write(self._call_id.record(StepStatus.FAILED, calls=calls, error=document))
-        setattr(error, FINAL_MARK, True)
+        guards.mark_final(error)
 
     def _restore_failure(self) -> Exception:
         assert self._record is not None, "called only if there is a record"
@@ -106,7 +106,7 @@ class Saga:
         record, is_needed = self._record, self._compensations.is_needed
         assert record is not None, "`__aenter__` runs before `__aexit__`"
         record.close()
-        if error is not None and not isinstance(error, Exception | CancelRequested):
+        if error is not None and not guards.is_a(error, Exception, CancelRequested):
             return
         cause = await record.find_cause(error, is_needed=is_needed)
         if cause is None:

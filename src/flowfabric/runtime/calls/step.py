@@ -21,14 +21,14 @@ from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.policy import Backoff, backoff_delay
-from flowfabric.runtime.branch import STEP, Branch, RunningStep, StepContext, require_branch
+from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, StepContext, require_branch
 from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.results import store_result
-from flowfabric.runtime.run import FINAL_MARK, is_final
+from flowfabric.runtime.run import is_final
 from flowfabric.runtime.runner import Retryable, TaskSpec, retry_category, validate_raises, validate_retry_on
 from flowfabric.runtime.waits import Wait
-from flowfabric.values import failures, return_codec
+from flowfabric.values import failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
 from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused
 from flowfabric.values.inputs import digest_arguments
@@ -324,18 +324,27 @@ class StepCall(DurableCall[Any]):
         call = partial(self.fn, *self.args, **self.kwargs)
         work = self.run.threads.steps.submit(copy_context().run, self._call_function, call)
         try:
-            result = await asyncio.wrap_future(work)
+            ending = await asyncio.wrap_future(work)
         except asyncio.CancelledError:
             self.run.leave_code(work)
             raise
-        return await result if inspect.isawaitable(result) else result
+        if ending.error is not None:
+            raise ending.error
+        return await ending.value if inspect.isawaitable(ending.value) else ending.value
 
-    def _call_function(self, call: Callable[[], Any]) -> Any:
-        """Call the function. If it raises StopIteration, raise RuntimeError: a future cannot hold StopIteration."""
+    def _call_function(self, call: Callable[[], Any]) -> BranchResult:
+        """Call the function, and return how it ended. A future cannot hold every exception, so none is raised here.
+
+        A coroutine cannot raise StopIteration, so RuntimeError replaces it.
+        """
         try:
-            return call()
+            return BranchResult(call())
         except StopIteration as error:
-            raise RuntimeError("the function raised StopIteration") from error
+            replaced = RuntimeError("the function raised StopIteration")
+            replaced.__cause__ = error
+            return BranchResult(error=replaced)
+        except BaseException as error:
+            return BranchResult(error=error)
         finally:
             self.run.exit_if_forked(self.path)
 
@@ -360,7 +369,7 @@ class StepCall(DurableCall[Any]):
         record = self.call_id.record(StepStatus.FAILED, tries=tries, error=document)
         await self.run.record_writer.write(record)
         failure = failure_of(record, self.plan.raises)
-        failure.__cause__ = cause
+        guards.set_cause(failure, cause)
         return failure
 
     async def _wait_for_retry(self, due: datetime) -> None:
@@ -387,7 +396,7 @@ def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception
     error = failures.rebuild(document, raises)
     if error is None:
         return StepFailed(failures.from_json(document), record.path, raises=raises)
-    setattr(error, FINAL_MARK, True)
+    guards.mark_final(error)
     return error
 
 

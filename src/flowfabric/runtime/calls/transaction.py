@@ -13,7 +13,7 @@ from flowfabric.runtime.calls.step import StepCall
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.record_writer import retry_while_owned, shield
 from flowfabric.runtime.results import store_result
-from flowfabric.values import return_codec
+from flowfabric.values import guards, return_codec
 from flowfabric.values.errors import Unwind
 
 
@@ -45,12 +45,18 @@ class TransactionCall(StepCall):
         def body(connection: Any) -> Any:
             try:
                 return context.run(self.fn, connection, *self.args, **self.kwargs)
+            except BaseException as error:
+                _refuse_hidden_class(error)
+                raise
             finally:
                 run.exit_if_forked(self.path)
 
         async def async_body(connection: Any) -> Any:
             try:
                 return await self.fn(connection, *self.args, **self.kwargs)
+            except BaseException as error:
+                _refuse_hidden_class(error)
+                raise
             finally:
                 run.exit_if_forked(self.path)
 
@@ -87,3 +93,10 @@ class TransactionCall(StepCall):
             if step.name == self.path:
                 return Record.from_step(step)
         raise Unwind
+
+
+def _refuse_hidden_class(error: BaseException) -> None:
+    """Raise a substitute if neither the store nor a future could handle the error, because its `__class__` is wrong."""
+    if not guards.has_own_class(error):
+        text = guards.text_of(error) or "its attributes raise"
+        raise RuntimeError(f"{guards.type_name(error)}: {text}") from None

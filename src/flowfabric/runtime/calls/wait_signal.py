@@ -22,12 +22,12 @@ from flowfabric.core.waits.sources import format_source
 from flowfabric.runtime.branch import Branch, require_branch
 from flowfabric.runtime.durable_call import DurableCall, T_co
 from flowfabric.runtime.journal import Record
-from flowfabric.runtime.run import FINAL_MARK
 from flowfabric.runtime.signals import Signal
 from flowfabric.runtime.waits import ConsumedSignals, DueTimeReached, SignalsArrived, Verdict, Wait
 from flowfabric.values import ValueCodec
 from flowfabric.values.aliases import Durable, Duration, T
 from flowfabric.values.errors import PermanentError, WaitOverridden
+from flowfabric.values.guards import mark_final
 from flowfabric.values.records import ConditionMet, Received, TimedOut
 
 
@@ -245,7 +245,7 @@ def decode_received(record: Record, codec: ValueCodec[T]) -> Received[T]:
     except FlowFabricError as error:
         message = f"{record.path} received a payload that does not fit: {error.message}"
         failure = PermanentError(message, path=record.path)
-        setattr(failure, FINAL_MARK, True)
+        mark_final(failure)
         raise failure from error
     return Received(payload, format_source(signal), signal.accepted_at)
 

@@ -46,3 +46,12 @@ WHERE e.execution_id = :execution_id
     AND e.name = :name
 ORDER BY e.version DESC
 LIMIT 1
+
+-- name: postponements_of
+SELECT
+{event}
+FROM ff.event AS e
+WHERE e.execution_id = :execution_id
+    AND ((e.family = 'lease' AND e.name = 'delayed' AND e.reason IS NOT NULL) OR (e.family = 'operator' AND e.name = 'held'))
+ORDER BY e.version DESC
+LIMIT :limit
