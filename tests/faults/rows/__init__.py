@@ -16,6 +16,7 @@ from tests.faults.rows import (
     random_signals,
     replaced_files,
     server_outages,
+    signal_backlogs,
 )
 from tests.faults.rows.row import Row
 
@@ -33,5 +34,6 @@ _SUITES = (
     lent_connections,
     random_signals,
     replaced_files,
+    signal_backlogs,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)
