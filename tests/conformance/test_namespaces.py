@@ -60,6 +60,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "leases.submit_children": lambda engine, at: engine.leases.submit_children(at.fence, []),
     "leases.wait_children": lambda engine, at: engine.leases.wait_children(at.fence, []),
     "leases.cancel_children": lambda engine, at: engine.leases.cancel_children(at.fence, []),
+    "signals.skip": lambda engine, at: engine.signals.skip(at.fence, 1, "late"),
     "leases.read_waits": lambda engine, at: engine.leases.read_waits(at.fence, {"go": 0}),
     "leases.journal": lambda engine, at: engine.leases.journal(at.fence),
     "leases.postpone": lambda engine, at: engine.leases.postpone(at.fence, "diverged", "look at it", version="v"),

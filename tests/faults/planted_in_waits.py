@@ -7,6 +7,13 @@ from __future__ import annotations
 
 from tests.faults.planted_fault import Edit, PlantedFault
 
+BACKLOG, SCHEMAS, SKIP = (
+    "../conformance/test_signal_backlog.py",
+    "../conformance/test_signal_schemas.py",
+    "../conformance/test_skip_signal.py",
+)
+BESIDE = "../end_to_end/client/test_waits_beside_steps.py"
+UNREADABLE = "../end_to_end/durable/test_unreadable_signals.py"
 IDS, STANDING, USE = (
     "../conformance/test_suspend_ids.py",
     "../conformance/test_standing_waitpoints.py",
@@ -67,5 +74,83 @@ PLANTED_IN_SIGNALS = (
         "signals wait for the record of a later wait",
         f"{USE}::test_released_signal_is_available_and_older_than_the_position",
         Edit("runtime/waits.py", "self._reserved[signal.waitpoint].discard(signal.seq)", "pass"),
+    ),
+    PlantedFault(
+        "wait beside a step opens no waitpoint",
+        f"{BESIDE}::test_undeclared_signal_is_accepted_while_another_branch_runs_a_step[sqlite]",
+        Edit("runtime/suspension.py", "                await self._open_waitpoints()\n", ""),
+    ),
+    PlantedFault(
+        "waitpoint of an ended wait stays open",
+        f"{BESIDE}::test_waitpoints_of_waits_that_ended_beside_a_step_are_closed[sqlite]",
+        Edit(
+            "runtime/durable_call.py", 'await suspender.close_opened(opened, f"{self.path} has ended")', "list(opened)"
+        ),
+    ),
+    PlantedFault(
+        "wait beside a step takes a second signal",
+        f"{BESIDE}::test_pending_wait_for_an_undeclared_signal_takes_one_signal[sqlite]",
+        Edit(
+            "ops/waits/deliver_signal.py", "    if not ended:\n        return waitpoints\n", "    return waitpoints\n"
+        ),
+    ),
+    PlantedFault(
+        "store does not check payloads",
+        f"{SCHEMAS}::test_payload_that_does_not_fit_a_declared_signal_is_refused_and_nothing_is_stored[postgres]",
+        Edit("ops/waits/deliver_signal.py", "if waitpoint.payload_schema is not None and", "if False and"),
+    ),
+    PlantedFault(
+        "schema of a callback is not stored",
+        f"{UNREADABLE}::test_wrong_callback_gets_422_from_a_process_that_never_ran_the_task[memory]",
+        Edit("runtime/calls/approval.py", "ends_at=due, schema=self.schema)", "ends_at=due)"),
+    ),
+    PlantedFault(
+        "replay forgets the schemas of declared signals",
+        f"{SCHEMAS}::test_declared_schema_is_kept_by_a_replay_and_ignored_by_a_repeated_submit[sqlite]",
+        Edit("store/waits.py", 'row["key"]: row["payload_schema"]', 'row["key"]: None'),
+    ),
+    PlantedFault(
+        "schema refuses JSON that the type accepts",
+        "../unit/values/test_schemas.py",
+        Edit(
+            "values/schemas.py",
+            '"lax-or-strict": "lax_schema",',
+            '"lax-or-strict": "lax_schema", "function-before": "schema",',
+        ),
+    ),
+    PlantedFault(
+        "unreadable signal is returned to the next read",
+        f"{SKIP}::test_skipped_signal_ends_no_wait_and_is_in_the_history_once[postgres]",
+        Edit(WAIT_SQL, "    suspension = :skipped,\n    counts = FALSE", "    counts = FALSE"),
+    ),
+    PlantedFault(
+        "unreadable signal is noted twice",
+        f"{SKIP}::test_skipped_signal_ends_no_wait_and_is_in_the_history_once[sqlite]",
+        Edit(WAIT_SQL, "    AND COALESCE(g.suspension, -1) <> :skipped\n", ""),
+    ),
+    PlantedFault(
+        "wait returns a signal that it cannot read",
+        f"{UNREADABLE}::test_wait_skips_a_signal_that_no_schema_refuses[memory-declared]",
+        Edit(WAIT_SIGNAL, "self._is_in_time(signal) and self._can_read(signal)", "self._is_in_time(signal)"),
+    ),
+    PlantedFault(
+        "suspend reads the whole queue",
+        f"{BACKLOG}::test_cost_of_a_queued_signal_does_not_depend_on_the_length_of_the_queue[sqlite-single]",
+        Edit("ops/waits/load.py", "limits.get(waitpoint.key, 1)", "10_000"),
+    ),
+    PlantedFault(
+        "suspend reads only the first signals of a queue",
+        f"{BACKLOG}::test_condition_finds_a_signal_behind_many_that_do_not_match[postgres]",
+        Edit(
+            "ops/waits/load.py",
+            "if len(more := _after(queue, page)) >= queue.limit",
+            "if len(more := _after(queue, page)) > queue.limit",
+        ),
+    ),
+    PlantedFault(
+        "task reads only the first signals of a queue",
+        f"{UNREADABLE}::test_queued_signals_that_cannot_be_read_are_skipped_together[memory]",
+        Edit("runtime/suspension.py", "or not await reader.read_more(wait.keys())", "or True"),
+        Edit("runtime/suspension.py", "        return any_ended or has_skipped\n", "        return any_ended\n"),
     ),
 )

@@ -23,7 +23,7 @@ from flowfabric.core.policy import DEFAULT_BACKOFF, DEFAULT_POLICY, Backoff
 from flowfabric.core.tokens import key_file
 from flowfabric.core.tokens import key_ring as keyring
 from flowfabric.core.tokens import token as tokens
-from flowfabric.core.waits import conditions
+from flowfabric.core.waits import conditions, schemas
 from flowfabric.core.waits import suspend as suspending
 from flowfabric.engine import opener as connecting
 from flowfabric.engine import workers as register
@@ -64,6 +64,7 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "MAX_WAITPOINTS": "waitpoints of a condition, and therefore of one wait",
         "MAX_TOTAL_N": "the sum of n over all `Count`s of a condition",
     },
+    schemas: {"MAX_SCHEMA_BYTES": "bytes of the schema of a payload; a larger one is not stored for a task"},
     suspending: {"MAX_OPEN_WAITPOINTS": "open waitpoints of one execution"},
     continuing: {"MAX_REPORT_BYTES": "bytes of the report of a divergence"},
     postponing: {

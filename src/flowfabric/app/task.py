@@ -176,7 +176,7 @@ class Task(Generic[P, R]):
             id=options.id,
             ready_at=options.at,
             delay=options.delay,
-            signals=tuple(signal.name for signal in settings.signals),
+            signals={signal.name: signal.schema for signal in settings.signals} or (),
         )
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from flowfabric.core.executions.views import ApproximateCount, Description, Outc
 from flowfabric.core.ids import parse_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
+from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context
 from flowfabric.engine.repeats import with_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
@@ -69,7 +70,7 @@ class Executions:
         ready_at: datetime | None = None,
         delay: validation.Duration | None = None,
         deadline: datetime | None = None,
-        signals: Sequence[str] = (),
+        signals: DeclaredSignals = (),
     ) -> Submitted:
         """Store one new execution, described by a kind and options or by a `Submission`.
 

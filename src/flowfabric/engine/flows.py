@@ -30,6 +30,7 @@ from flowfabric.core.flows.records import CancelPolicy, FlowState
 from flowfabric.core.ids import derive_id, parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
+from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.executions import LAST_ID, make_cursor, open_cursor, query_digest, wait_until_ended
 from flowfabric.engine.repeats import with_ids
@@ -119,7 +120,7 @@ class Flows:
         ready_at: datetime | None = None,
         delay: validation.Duration | None = None,
         deadline: datetime | None = None,
-        signals: Sequence[str] = (),
+        signals: DeclaredSignals = (),
     ) -> MemberAdded | MemberDuplicate:
         """Add a member with its edges to an open flow.
 

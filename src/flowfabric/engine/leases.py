@@ -37,7 +37,7 @@ from flowfabric.core.policy import FailureClass
 from flowfabric.core.waits.bindings import Bound, parse_skipped
 from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
-from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_places
+from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_limits, parse_places
 from flowfabric.engine import lease_requests
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.lease_locks import LockListener
@@ -253,17 +253,18 @@ class Leases:
         children: Sequence[UUID | str] = (),
         *,
         skipped: Sequence[int] = (),
+        limits: Mapping[str, int] | None = None,
     ) -> WaitSnapshot:
         """Return a snapshot of the waits of an execution, in one read.
 
-        `waitpoints` maps the key of each waitpoint to a position. The snapshot contains up to a hundred signals after
-        that position, for waitpoints of the present generation, and the signals with the sequence numbers `skipped`. It
-        also contains the outcomes of those `children` that have ended, and the waits that an operator ended. This call
-        does not detect a lost lease, because it only reads.
+        `waitpoints` maps the key of each waitpoint to a position. The snapshot contains unused signals after that
+        position, a hundred or as many as `limits` has for the key, and the signals with the sequence numbers `skipped`.
+        It also contains the outcomes of those `children` that have ended, and the waits that an operator ended. This
+        call does not detect a lost lease, because it only reads.
         """
         id_, positions = requests.parse_fence(fence).execution_id, parse_places(waitpoints)
         ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
-        request = WaitSnapshotRequest(id_, positions, ids, parse_skipped(skipped))
+        request = WaitSnapshotRequest(id_, positions, ids, parse_skipped(skipped), parse_limits(limits or {}))
         return await self._context.call(READ_WAITS, request)
 
     # Children.

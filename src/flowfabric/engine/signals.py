@@ -9,6 +9,8 @@ from uuid import UUID
 from flowfabric.core import validation
 from flowfabric.core.errors import Unavailable
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
+from flowfabric.core.executions.records import Fence
+from flowfabric.core.executions.requests import parse_fence
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import read_token, signing_secret
@@ -19,6 +21,7 @@ from flowfabric.engine.operator import OPERATOR
 from flowfabric.engine.repeats import with_ids
 from flowfabric.ops.waits.deliver_signal import Delivery
 from flowfabric.ops.waits.read import SignalQuery, list_signals
+from flowfabric.ops.waits.skip_signal import SkipSignal, skip_signal
 
 
 class Signals:
@@ -152,6 +155,19 @@ class Signals:
         or_wait = validation.boolean(or_wait, "or_wait")
         delivery = Delivery(execution_id=id_, key=request.name, request=request, only_standing=True, or_wait=or_wait)
         return await self._deliver(delivery)
+
+    async def skip(self, fence: Fence, seq: int, reason: str) -> bool:
+        """Exclude a signal from all waits of an execution, because its worker cannot read the payload.
+
+        The event `signal unreadable` keeps the reason. Return False if the signal was excluded before. A replay makes
+        the signal available again.
+        """
+        request = SkipSignal(
+            fence=parse_fence(fence),
+            seq=validation.integer(seq, "sequence number of a signal", 1, validation.MAX_INTEGER),
+            reason=validation.text(reason, "reason"),
+        )
+        return await self._context.call(skip_signal, request)
 
     async def list(
         self, execution_id: UUID | str, *, suspension: UUID | str | None = None, include_unmatched: bool = False

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
@@ -19,6 +20,7 @@ from flowfabric.core.ids import parse_id
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import NONCE_BYTES, WaitpointSeed, token_source
 from flowfabric.core.waits.bindings import NewWaitpoint, parse_new_waitpoints
+from flowfabric.core.waits.schemas import parse_schema
 from flowfabric.core.waits.suspend import CreateWaitpoint, CreateWaitpoints
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR
@@ -46,12 +48,14 @@ class Waitpoints:
         expires_at: datetime | None = None,
         approver: str | None = None,
         token_ends_at: datetime | None = None,
+        schema: Mapping[str, Any] | str | None = None,
     ) -> OpenWaitpoint:
         """Create a waitpoint before the execution waits on it, and return it with the token to hand out.
 
         A repeated call returns the same waitpoint with the same token. With an `approver`, all signals at the waitpoint
         have the approver as their source, regardless of the sender's claim. The waitpoint closes when it expires,
-        unless a suspension has bound it by then.
+        unless a suspension has bound it by then. With a JSON `schema`, a signal whose payload does not fit is refused
+        with `payload_mismatch`. The check knows a part of JSON schema and ignores the rest.
         """
         if expires is not None and expires_at is not None:
             raise InvalidRequest("invalid_request", "give expires or expires_at, not both")
@@ -63,6 +67,7 @@ class Waitpoints:
             approver=None if approver is None else token_source(approver),
             ends_at=None if token_ends_at is None else validation.timestamp(token_ends_at, "token_ends_at"),
             seed=draw_waitpoint(self._context),
+            schema=parse_schema(schema),
         )
         waitpoint = await self._context.call(create_waitpoint, WithKeys(request, self._context.keys))
         if waitpoint.expires_at is not None:
@@ -93,6 +98,7 @@ class Waitpoints:
             approver=waitpoint.approver,
             ends_at=waitpoint.ends_at,
             seed=draw_waitpoint(self._context),
+            schema=parse_schema(waitpoint.schema),
         )
 
     async def tokens(self, fence: Fence, keys: Sequence[str]) -> dict[str, Secret]:

@@ -329,9 +329,10 @@ class DurableCall(Coroutine[None, None, T_co], Generic[T_co]):
         suspender = self.run.suspender
         verdict = await suspender.wait(branch, wait)
         branch.remove_waitpoints(opened)
-        if opened and isinstance(verdict, DueTimeReached) and (suspender.waiting or suspender.active > 1):
+        bound = await suspender.close_opened(opened, f"{self.path} has ended")
+        if bound and isinstance(verdict, DueTimeReached) and (suspender.waiting or suspender.active > 1):
             # A suspension that times out closes its waitpoints. Here only one of several waits has timed out.
-            await close_waitpoints(self.run, opened, f"{self.path} has timed out")
+            await close_waitpoints(self.run, bound, f"{self.path} has timed out")
         return verdict
 
     def begin(self) -> Coroutine[Any, Any, T_co]:

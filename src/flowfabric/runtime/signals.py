@@ -34,6 +34,7 @@ from flowfabric.core.waits.sources import EXECUTION, OPERATOR, PROGRAM, UNKNOWN
 from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.values import ValueCodec, codec_for
 from flowfabric.values.aliases import T
+from flowfabric.values.schemas import schema_for
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
@@ -55,6 +56,11 @@ class Signal(Generic[T]):
         """The codec of the payload."""
         codec: ValueCodec[T] = codec_for(self.annotation, what=f"signal {self.name!r}")
         return codec
+
+    @cached_property
+    def schema(self) -> str | None:
+        """The schema of the payload, which the store keeps so that every process can refuse a wrong payload."""
+        return schema_for(self.annotation)
 
     def __repr__(self) -> str:
         return f"Signal({self.name!r}, {getattr(self.annotation, '__name__', self.annotation)})"

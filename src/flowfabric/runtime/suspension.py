@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flowfabric.core.errors import InvalidRequest, NotFound
-from flowfabric.core.executions.outcomes import Satisfied
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, NotFound
+from flowfabric.core.executions.outcomes import OpenWaitpoint, Satisfied
 from flowfabric.core.flows.outcomes import WaitingForChildren
 from flowfabric.core.validation import MAX_BATCH
+from flowfabric.core.waits.bindings import NewWaitpoint
 from flowfabric.core.waits.records import UnusedWaitpoints
-from flowfabric.core.waits.snapshot import WaitSnapshot
+from flowfabric.core.waits.snapshot import MAX_SIGNALS, WaitSnapshot
 from flowfabric.runtime.record_writer import retry_while_owned
 from flowfabric.runtime.sync_bridge import leave_threads
 from flowfabric.runtime.waits import (
     MAX_OPEN_WAITS,
+    ChildEnded,
+    SignalsArrived,
     Verdict,
     Wait,
     child_waits,
@@ -70,26 +75,71 @@ async def suspend_run(run: TaskRun, waits: Sequence[Wait]) -> bool:
     return isinstance(outcome, Satisfied)
 
 
-async def read_waits(run: TaskRun, waits: Sequence[Wait]) -> WaitSnapshot | None:
-    """Return the signals and ends of children that the waits need, or None if all waits only wait for a time."""
+class WaitReader:
+    """The stored state of some waits. Of a long queue of signals, it reads only as many as the waits need.
+
+    `_places` has the position up to which each queue is read, and `_limits` the size of its last page.
+    """
+
+    def __init__(
+        self, run: TaskRun, snapshot: WaitSnapshot, places: Mapping[str, int], limits: Mapping[str, int]
+    ) -> None:
+        self._run, self.snapshot = run, snapshot
+        self._places, self._limits = dict(places), dict(limits)
+
+    async def read_more(self, keys: Iterable[str]) -> bool:
+        """Read the next signals at these waitpoints. Return False if there are none."""
+        more = {key: last for key in keys if (last := self._end_of_page(key)) is not None}
+        if not more:
+            return False
+        self._places.update(more)
+        self._limits.update(dict.fromkeys(more, MAX_SIGNALS))
+        page = await read_waits_for(self._run, more, (), self._limits)
+        known = {signal.seq for signal in self.snapshot.signals}
+        new = tuple(signal for signal in page.signals if signal.seq not in known)
+        signals = sorted((*self.snapshot.signals, *new), key=lambda signal: signal.seq)
+        self.snapshot = replace(self.snapshot, signals=tuple(signals))
+        return bool(new)
+
+    def _end_of_page(self, key: str) -> int | None:
+        """Return the number of the last signal in the last page of a queue, or None if the page was not full."""
+        page = [
+            signal.seq
+            for signal in self.snapshot.signals
+            # Signals of a suspension are always read, regardless of the limit.
+            if signal.waitpoint == key and signal.suspension is None and signal.seq > self._places.get(key, 0)
+        ]
+        return page[-1] if len(page) >= self._limits.get(key, MAX_SIGNALS) else None
+
+
+async def read_waits(run: TaskRun, waits: Sequence[Wait]) -> WaitReader | None:
+    """Read the signals and ends of children that the waits need. Return None if all waits only wait for a time."""
     keys = {key: after for wait in waits for key, after in wait.keys().items()}
     children = [wait.child for wait in waits if wait.child is not None]
     for wait in waits:
         wait.needs_read = False
     if not keys and not children:
         return None
-    snapshot = await read_waits_for(run, keys, children[:MAX_BATCH])
+    limits: Counter[str] = Counter()
+    for wait in waits if keys else ():
+        limits.update(wait.limits())
+    limits = Counter({key: min(limits[key], MAX_BATCH) for key in keys if limits[key]})
+    snapshot = await read_waits_for(run, keys, children[:MAX_BATCH], limits)
     for start in range(MAX_BATCH, len(children), MAX_BATCH):
         more = await read_waits_for(run, {}, children[start : start + MAX_BATCH])
         snapshot = replace(snapshot, children={**snapshot.children, **more.children})
-    return snapshot
+    return WaitReader(run, snapshot, keys, limits)
 
 
-async def read_waits_for(run: TaskRun, keys: Mapping[str, int], children: Sequence[UUID]) -> WaitSnapshot:
+async def read_waits_for(
+    run: TaskRun, keys: Mapping[str, int], children: Sequence[UUID], limits: Mapping[str, int] | None = None
+) -> WaitSnapshot:
     """Return the signals at these waitpoints and the ends of these executions."""
     skipped = sorted(seq for key in keys for seq in run.calls.signals.skipped(key))[:MAX_BATCH]
     read = run.engine.leases.read_waits
-    snapshot = await retry_while_owned(run, lambda: read(run.lease.fence, keys, children, skipped=skipped))
+    snapshot = await retry_while_owned(
+        run, lambda: read(run.lease.fence, keys, children, skipped=skipped, limits=limits)
+    )
     run.calls.check_over()
     if snapshot is None:
         raise Unwind
@@ -97,6 +147,23 @@ async def read_waits_for(run: TaskRun, keys: Mapping[str, int], children: Sequen
 
 
 LOG = logging.getLogger("flowfabric")
+
+
+async def skip_unreadable(run: TaskRun, waits: Sequence[Wait]) -> bool:
+    """Skip the signals that the waits cannot read. Return True if there are any.
+
+    The store then returns them to no wait, so that the waits stay open and the next run finds the same signals.
+    """
+    found = {seq: entry for wait in waits for seq, entry in wait.unreadable.items()}
+    for seq, entry in found.items():
+        signal, skip = entry.signal, partial(run.engine.signals.skip, run.lease.fence, seq, entry.reason)
+        if await retry_while_owned(run, skip):
+            message = "%s %s skipped signal %s at %s: %s"
+            LOG.warning(message, run.task.name, run.lease.execution_id, signal.id, signal.waitpoint, entry.reason)
+        run.calls.check_over()
+    for wait in waits:
+        wait.unreadable.clear()
+    return bool(found)
 
 
 class StallDetector:
@@ -128,12 +195,17 @@ RECHECK_S = 0.5
 
 
 class Suspender:
-    """The waits of a run. `active` counts the branches whose code runs. When it is zero, the run gives up its lease."""
+    """The waits of a run. `active` counts the branches whose code runs. When it is zero, the run gives up its lease.
+
+    A suspend opens the waitpoints of its waits. While another branch is active, the run opens them before, so that
+    senders reach a wait that is not suspended yet. `opened` has the ids of these waitpoints by their keys.
+    """
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run
         self.active = 0
         self.waiting: dict[Wait, Branch] = {}
+        self.opened: dict[str, UUID] = {}
         self.is_suspending = False
         self._empty_wakeups = 0
         self._is_scheduled = False
@@ -217,8 +289,8 @@ class Suspender:
             self._checking = self._run.loop.create_task(self._check_waits())
 
     async def _check_waits(self) -> None:
+        checked = set(self.waiting)
         try:
-            checked = set(self.waiting)
             if await self._resolve_ended(read=any(wait.needs_read for wait in checked)) or not self.waiting:
                 return
             if self.active == 0 and not checked.issuperset(self.waiting):
@@ -230,6 +302,7 @@ class Suspender:
                 self._run.calls.check_over()
                 await self._suspend()
             else:
+                await self._open_waitpoints()
                 self._schedule_timer()
         except Unwind:
             pass
@@ -238,8 +311,48 @@ class Suspender:
                 self.resolve(wait, error)
         finally:
             self._checking = None
-            if self.waiting and (self.active == 0 or any(wait.needs_read for wait in self.waiting)):
+            is_complete = checked.issuperset(self.waiting) and not any(wait.needs_read for wait in self.waiting)
+            if self.active == 0 or not is_complete:
                 self.schedule_check()
+
+    async def _open_waitpoints(self) -> None:
+        """Open the waitpoints of waits beside an active branch, so that senders can reach them."""
+        if not self._unopened_waitpoints():
+            return
+        create, fence = self._run.engine.waitpoints.create_many, self._run.lease.fence
+        # A wait may end until the commit begins, so the function finds the waitpoints again.
+        opened = await self._run.record_writer.commit_with(
+            lambda steps: create(fence, self._unopened_waitpoints(), steps=steps), keeps_lease=True
+        )
+        self._run.calls.check_over()
+        self.note_opened(opened or ())
+
+    def _unopened_waitpoints(self) -> list[NewWaitpoint]:
+        """Return the waitpoints that only a suspend would open.
+
+        Other code than steps often reaches its own wait soon. So wait for the second check before opening waitpoints
+        beside such code.
+        """
+        bindings = [
+            binding
+            for wait, branch in self.waiting.items()
+            if not branch.is_dropped and (self._run.in_flight or wait.is_parked)
+            for binding in wait.bindings()
+            if isinstance(binding, NewWaitpoint) and binding.key not in self.opened
+        ]
+        return list({binding.key: binding for binding in bindings}.values())
+
+    def note_opened(self, waitpoints: Iterable[OpenWaitpoint]) -> None:
+        """Note waitpoints that are open before a suspend binds them."""
+        self.opened.update({waitpoint.key: waitpoint.id for waitpoint in waitpoints})
+
+    async def close_opened(self, keys: Sequence[str], reason: str) -> list[str]:
+        """Close the waitpoints that the run opened, because their wait has ended. Return the keys of the others."""
+        others, close = [key for key in keys if key not in self.opened], self._run.engine.waitpoints.close
+        for id_ in [self.opened.pop(key) for key in keys if key in self.opened]:
+            with suppress(FlowFabricError):
+                await retry_while_owned(self._run, partial(close, id_, reason, principal="program"), needs_lease=False)
+        return others
 
     def _schedule_timer(self) -> None:
         """Free the threads of waiting branches, and schedule the next check while other branches are active.
@@ -247,6 +360,8 @@ class Suspender:
         The next check runs at the earliest due time, or after a fixed pause if that is sooner.
         """
         leave_threads(self.waiting.values())
+        for wait in self.waiting:
+            wait.is_parked = True
         due = earliest_due(list(self.waiting))
         timers = [(self.schedule_check, self._stall_detector.check(next(iter(self.waiting))))]
         if due is not None:
@@ -259,24 +374,40 @@ class Suspender:
         self._timer = self._run.loop.call_later(max(0.0, pause_s), callback)
 
     async def _resolve_ended(self, *, read: bool) -> bool:
-        """Resume the branches whose waits have ended. Return False if no wait has ended."""
+        """Resume the branches whose waits have ended. Return False if no wait has ended and no signal was skipped."""
         waits, now = list(self.waiting), self._run.now()
         # A signal that was accepted before the due time still ends its wait, so read signals before a wait times out.
         read = read or any(wait.condition() is not None and wait.is_due(now) for wait in waits)
-        snapshot = await read_waits(self._run, waits) if read else None
-        now = now if snapshot is None else max(snapshot.now, self._run.now())
+        reader = await read_waits(self._run, waits) if read else None
+        now = now if reader is None else max(reader.snapshot.now, self._run.now())
         any_ended = False
         for wait in waits:
-            branch = self.waiting.get(wait)
-            if branch is None or branch.is_dropped or (branch.race is not None and branch.race.has_winner):
-                continue  # A loser of a race must not use signals.
-            verdict = wait.find_end(snapshot, now)
+            verdict = None if reader is None else await self._find_verdict(wait, reader)
+            if (branch := self._branch_to_end(wait)) is None:
+                continue
+            verdict = wait.find_end(verdict, now)
             if verdict is not None:
                 any_ended = True
                 if branch.race is not None and not is_bad_end(verdict):
                     branch.race.has_winner = True
                 self.resolve(wait, verdict)
-        return any_ended
+        has_skipped = await skip_unreadable(self._run, waits)
+        return any_ended or has_skipped
+
+    async def _find_verdict(self, wait: Wait, reader: WaitReader) -> Verdict | None:
+        """Return how the wait has ended. Read more signals if the known ones do not end it."""
+        verdict = None
+        while self._branch_to_end(wait) is not None:
+            verdict = wait.find_verdict(reader.snapshot)
+            if isinstance(verdict, SignalsArrived | ChildEnded) or not await reader.read_more(wait.keys()):
+                break
+        return verdict
+
+    def _branch_to_end(self, wait: Wait) -> Branch | None:
+        """Return the branch of an open wait. A loser of a race must not use signals, so return None for its waits."""
+        branch = self.waiting.get(wait)
+        is_lost = branch is None or branch.is_dropped or (branch.race is not None and branch.race.has_winner)
+        return None if is_lost else branch
 
     async def _suspend(self) -> None:
         """Give up the lease until a branch can continue. If a branch can continue already, keep the lease."""

@@ -23,6 +23,7 @@ from flowfabric.core.flows.graph import ALL_OF, EdgeKind, Join, Siblings, any_of
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.core.waits.bindings import Bound, Child, NewWaitpoint, Timer
 from flowfabric.core.waits.conditions import AllOf, AnyOf, Condition, Count, Distinct, Single
+from flowfabric.core.waits.evaluate import signal_limits
 from flowfabric.core.waits.records import OnTimeout, StoredSignal, SuspensionReason, WaitpointState
 from flowfabric.core.waits.snapshot import Override, WaitSnapshot
 from flowfabric.runtime.record_writer import retry_while_owned
@@ -79,6 +80,14 @@ class ChildEnded:
     """The awaited execution has ended."""
 
     outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableSignal:
+    """A signal that a wait skips, because its payload does not have the awaited type."""
+
+    signal: StoredSignal
+    reason: str
 
 
 Verdict: TypeAlias = DueTimeReached | SignalsArrived | ChildEnded | Override
@@ -180,6 +189,7 @@ class Wait:
     on_timeout: OnTimeout | None = None
     child: UUID | None = None  # The execution whose end is awaited.
     reserved: tuple[StoredSignal, ...] = ()  # The signals that the wait has found and not yet recorded.
+    is_parked = False  # True once a check left the wait open because another branch was active.
 
     def __init__(self, call: DurableCall[Any], due: datetime | None = None, *, is_old: bool = False) -> None:
         self.call = call
@@ -188,6 +198,7 @@ class Wait:
         self.group: WaitGroup | None = None
         self.is_old = is_old
         self.needs_read = is_old
+        self.unreadable: dict[int, UnreadableSignal] = {}
         self.future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     @property
@@ -214,9 +225,13 @@ class Wait:
         """Return the condition that ends the wait, or None if only its due time ends it."""
         return None
 
-    def find_end(self, snapshot: WaitSnapshot | None, now: datetime) -> Verdict | None:
-        """Return how the wait ended, or None if it is open. Without a snapshot, check only the due time."""
-        verdict = None if snapshot is None else self.find_verdict(snapshot)
+    def limits(self) -> Mapping[str, int]:
+        """Return how many signals at each waitpoint the wait can use."""
+        condition = self.condition()
+        return {} if condition is None else signal_limits(condition)
+
+    def find_end(self, verdict: Verdict | None, now: datetime) -> Verdict | None:
+        """Return how the wait ended, by the verdict of a snapshot or its due time, or None if it is open."""
         # An operator ends a wait only while the execution is suspended, so a new wait cannot be overridden yet.
         if verdict is not None and (self.is_old or not isinstance(verdict, Override)):
             return verdict
@@ -369,6 +384,8 @@ def _timers(waits: Sequence[Wait]) -> list[Timer]:
 
 async def close_waitpoints(run: TaskRun, keys: Collection[str], reason: str) -> None:
     """Close the waitpoints of the execution with these keys, so that the engine refuses later signals to them."""
+    # A commit in progress may be opening some of them.
+    await run.record_writer.wait_idle()
     retry = partial(retry_while_owned, run, needs_lease=False)
     waitpoints = run.engine.waitpoints
     after: UUID | None = None

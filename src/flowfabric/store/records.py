@@ -140,6 +140,17 @@ class SignalLookup:
 
 
 @record(frozen=True, slots=True)
+class SignalQueue:
+    """The unused signals of a waitpoint to read: `limit` signals after the position, and those in `skipped`."""
+
+    waitpoint_id: UUID
+    key: str
+    after: int
+    limit: int
+    skipped: tuple[int, ...] = ()
+
+
+@record(frozen=True, slots=True)
 class ReceivedSignals:
     """Signals by execution id: `counting` in the open suspension, and `accepted` is the id of an earlier duplicate."""
 

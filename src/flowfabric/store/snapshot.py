@@ -26,13 +26,12 @@ class SnapshotStore(AggregateStore):
     ) -> dict[UUID, WaitSnapshot]:
         """Return, for each existing execution, everything that its running worker may wait for.
 
-        These are signals after the requested sequence numbers (at most `limit` per waitpoint), outcomes of children,
-        and waits that an operator overrode.
+        These are signals after the requested sequence numbers (at most `limit` per waitpoint, unless the request has
+        another limit), outcomes of children, and waits that an operator overrode.
         """
-        shared = {"namespace": namespace, "most": limit, "now": self._session.bound_now}
-        grouped = _group_by_execution(
-            await self._session.fetch_each("look", [_request_parameters(request) | shared for request in requests])
-        )
+        shared = {"namespace": namespace, "now": self._session.bound_now}
+        parameters = [_request_parameters(request, limit) | shared for request in requests]
+        grouped = _group_by_execution(await self._session.fetch_each("look", parameters))
         return {id_: _to_wait_snapshot(rows) for id_, rows in grouped.items()}
 
     async def read_journals(self, namespace: str, requests: Sequence[JournalRequest]) -> dict[UUID, list[RecordedStep]]:
@@ -67,12 +66,13 @@ class SnapshotStore(AggregateStore):
         return inputs
 
 
-def _request_parameters(request: WaitSnapshotRequest) -> dict[str, object]:
+def _request_parameters(request: WaitSnapshotRequest, limit: int) -> dict[str, object]:
     keys, places = list(request.places), list(request.places.values())
     return {
         "execution_id": request.execution_id,
         "keys": keys,
         "places": places,
+        "limits": [request.limits.get(key, limit) for key in keys],
         "children": list(request.children),
         "skipped": list(request.skipped),
     }

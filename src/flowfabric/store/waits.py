@@ -11,6 +11,7 @@ from flowfabric.core.tokens.key_ring import KeyRing
 from flowfabric.core.waits.condition_json import from_json, to_json
 from flowfabric.core.waits.evaluate import SignalFacts
 from flowfabric.core.waits.records import (
+    SKIPPED,
     SignalBinding,
     SignalObservation,
     SignalUnbinding,
@@ -20,7 +21,7 @@ from flowfabric.core.waits.records import (
     WaitChanges,
     Waitpoint,
 )
-from flowfabric.store.records import Closing, ReceivedSignals, SignalLookup, SuspensionName
+from flowfabric.store.records import Closing, ReceivedSignals, SignalLookup, SignalQueue, SuspensionName
 from flowfabric.store.rows import (
     parameters_of,
     parse_json,
@@ -134,25 +135,49 @@ class WaitStore(AggregateStore):
         rows = await self._session.fetch("list_waitpoints", execution_id=execution_id, after=after, limit=limit)
         return [to_waitpoint(row) for row in rows]
 
-    async def standing_keys(self, execution_id: UUID) -> list[str]:
-        """Return the keys of the standing waitpoints of an execution."""
-        return [row["key"] for row in await self._session.fetch("standing_waitpoints", execution_id=execution_id)]
+    async def declared_signals(self, execution_id: UUID) -> dict[str, str | None]:
+        """Return the keys of the standing waitpoints of an execution, with the schemas of their payloads."""
+        rows = await self._session.fetch("standing_waitpoints", execution_id=execution_id)
+        return {row["key"]: row["payload_schema"] for row in rows}
 
     async def available_signals(
-        self, waitpoint_ids: Sequence[UUID], positioned: Sequence[Waitpoint]
+        self, queues: Sequence[SignalQueue], positioned: Sequence[Waitpoint]
     ) -> tuple[dict[UUID, tuple[SignalFacts, ...]], dict[UUID, tuple[SignalFacts, ...]]]:
-        """Return the signals at waitpoints that belong to no suspension, in order of acceptance.
+        """Return the first signals of queues, which belong to no suspension, in order of acceptance.
 
         Also return, for the waitpoints in `positioned`, the signals that their last suspension observed.
         """
         rows = await self._session.fetch(
             "available_signals",
-            waitpoint_ids=list(waitpoint_ids),
+            waitpoint_ids=[queue.waitpoint_id for queue in queues],
+            places=[queue.after for queue in queues],
+            limits=[queue.limit for queue in queues],
+            skipped=sorted({seq for queue in queues for seq in queue.skipped}),
             positioned_ids=[waitpoint.id for waitpoint in positioned],
             execution_ids=[waitpoint.execution_id for waitpoint in positioned],
         )
         unused, observed = [row for row in rows if not row["observed"]], [row for row in rows if row["observed"]]
         return _group_facts(unused, "waitpoint_id"), _group_facts(observed, "waitpoint_id")
+
+    async def skip_signal(self, execution_id: UUID, seq: int) -> StoredSignal | None:
+        """Exclude a signal from all waits, and return the signal. Return None for an unknown or excluded signal."""
+        rows = await self._session.fetch("skip_signal", execution_id=execution_id, seq=seq, skipped=SKIPPED)
+        return to_signal(rows[0]) if rows else None
+
+    async def restore_skipped_signals(self, execution_id: UUID) -> None:
+        """Make the skipped signals of an execution available again."""
+        await self._session.fetch("restore_skipped_signals", execution_id=execution_id, skipped=SKIPPED)
+
+    async def skipped_signals(self, execution_id: UUID) -> int:
+        """Return how many signals of an execution were skipped."""
+        [row] = await self._session.fetch("count_skipped_signals", execution_id=execution_id, skipped=SKIPPED)
+        number: int = row["number"]
+        return number
+
+    async def with_unused_signals(self, waitpoint_ids: Sequence[UUID]) -> set[UUID]:
+        """Return which of these waitpoints have signals that belong to no suspension."""
+        rows = await self._session.fetch("waitpoints_with_signals", waitpoint_ids=list(waitpoint_ids))
+        return {to_uuid(row["waitpoint_id"]) for row in rows}
 
     async def received_signals(
         self, execution_ids: Sequence[UUID], lookups: Sequence[SignalLookup] = ()
@@ -195,9 +220,11 @@ async def write_waits(session: Session, changes: Sequence[WaitChanges], *beside:
     await session.fetch_each(
         "observe_signals", [_observation_parameters(item) for change in changes for item in change.observed]
     )
-    await session.fetch_each(
-        "unbind_signals", [_unbinding_parameters(unbinding) for change in changes for unbinding in change.unbound]
-    )
+    unbound = [unbinding for change in changes for unbinding in change.unbound]
+    for statement, only_counting in (("unbind_signals", False), ("unbind_counting_signals", True)):
+        await session.fetch_each(
+            statement, [_unbinding_parameters(one) for one in unbound if one.only_counting is only_counting]
+        )
 
 
 def _binding_parameters(binding: SignalBinding) -> dict[str, object]:

@@ -115,7 +115,7 @@ def _format_location(loc: tuple[int | str, ...]) -> str:
     return "".join(f"{part}: " if number == len(loc) else f"{part}." for number, part in enumerate(loc[1:], start=2))
 
 
-_CONFIG = ConfigDict(
+CONFIG = ConfigDict(
     ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", allow_inf_nan=True, defer_build=True
 )
 _CORE_CONFIG = core_schema.CoreConfig(
@@ -134,7 +134,7 @@ class Codec(NamedTuple):
 
 def build_codec(storage_type: Any, namespace: Mapping[str, Any]) -> Codec:
     """Build the codec of a type; resolve its forward references in the namespace."""
-    adapter: TypeAdapter[Any] = TypeAdapter(tuple[storage_type], config=_CONFIG)
+    adapter: TypeAdapter[Any] = TypeAdapter(tuple[storage_type], config=CONFIG)
     adapter.rebuild(force=True, _types_namespace=dict(namespace))
     return Codec(_build_serializer(adapter).to_json, adapter.validator.validate_json)
 

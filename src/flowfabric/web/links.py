@@ -137,7 +137,11 @@ async def receive_decision(links: LinkApp, request: Request, receive: Receive, t
 
 
 async def receive_callback(links: LinkApp, request: Request, receive: Receive, token: Secret) -> Response:
-    """Deliver the payload of a callback. If the type of the payload is known, check the payload first."""
+    """Deliver the payload of a callback.
+
+    The store checks the payload by the schema that it keeps with the waitpoint. A process that knows the type itself
+    checks the payload before, because a schema cannot express every rule of a type.
+    """
     payload = read_payload(request, await read_body(request, receive, links.body_timeout_s))
     key = read_key(request)
     engine = await links.get_engine()
@@ -149,7 +153,9 @@ async def receive_callback(links: LinkApp, request: Request, receive: Receive, t
             return json_response({"error": problem[:_MAX_MESSAGE_CHARACTERS]}, 422)
     try:
         await call_back(engine, token, payload, key=key)
-    except (InvalidRequest, NotFound, Refused):
+    except (InvalidRequest, NotFound, Refused) as error:
+        if error.code == "payload_mismatch":
+            return json_response({"error": error.message[:_MAX_MESSAGE_CHARACTERS]}, 422)
         raise link_not_usable() from None
     return json_response({"accepted": True})
 

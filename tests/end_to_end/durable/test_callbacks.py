@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from flowfabric import App, ExecutionFailed, InvalidRequest, Received, TimedOut, callback, sleep, step
+from flowfabric import App, InvalidRequest, Received, TimedOut, callback, sleep, step
 from flowfabric.engine import WaitpointState
 from flowfabric.testing import Kit
 from tests.end_to_end.durable.kits import KitFactory
@@ -137,7 +137,7 @@ async def test_callback_times_out(app: App, kit: Kit) -> None:
     assert seen == [TimedOut(due)] * 2
 
 
-async def test_invalid_reply_fails_the_execution_permanently(app: App, kit: Kit) -> None:
+async def test_invalid_reply_is_refused_and_the_callback_stays_open(app: App, kit: Kit) -> None:
     sent: list[str] = []
 
     @app.task
@@ -147,11 +147,11 @@ async def test_invalid_reply_fails_the_execution_permanently(app: App, kit: Kit)
         return (await reply).value
 
     handle = await kit.start(task)
-    await app.signal(sent[0], "callback", "many")
-    await kit.work()
+    with pytest.raises(InvalidRequest, match="payload_mismatch"):
+        await app.signal(sent[0], "callback", "many")
+    await app.signal(sent[0], "callback", 3)
 
-    with pytest.raises(ExecutionFailed, match="callback:export received a payload that does not fit"):
-        await handle
+    assert await kit.finish(handle) == 3
 
 
 async def test_invalid_payload_is_rejected_by_the_web_app(app: App, kit: Kit) -> None:

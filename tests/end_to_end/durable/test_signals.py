@@ -182,21 +182,6 @@ async def test_signal_after_the_timeout_is_kept_for_the_next_wait(app: App, kit:
     assert await kit.finish(handle) == ["TimedOut", "Received"]
 
 
-async def test_invalid_payload_fails_the_execution_permanently(app: App, kit: Kit) -> None:
-    @app.task(signals=[paid])
-    async def task() -> int:
-        return (await wait_signal(paid)).value
-
-    handle = await kit.start(task)
-    await kit.engine.signals.send(handle.id, "paid", b'"a lot"')
-    await kit.work()
-
-    with pytest.raises(ExecutionFailed, match=r"signal:paid received a payload that does not fit") as failed:
-        await handle
-    assert failed.value.error.type == "PermanentError"
-    assert (await handle.status()).attempt_index == 0
-
-
 async def test_wait_for_accepts_a_condition_of_the_engine(app: App, kit: Kit) -> None:
     seen: list[str] = []
 

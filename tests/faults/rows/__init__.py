@@ -22,6 +22,7 @@ from tests.faults.rows import (
     replaced_files,
     rolling_deployments,
     server_outages,
+    signal_backlogs,
     unusual_code,
     vanished_hosts,
 )
@@ -49,5 +50,6 @@ _SUITES = (
     rolling_deployments,
     changed_code,
     unusual_code,
+    signal_backlogs,
 )
 ROWS: tuple[Row, ...] = tuple(row for suite in _SUITES for row in suite.ROWS)

@@ -33,15 +33,18 @@ async def test_several_reads_merge_into_one_snapshot_as_of_the_first_read(
 ) -> None:
     requests: list[tuple[dict[str, int], int]] = []
 
-    async def record_read(_: object, keys: Mapping[str, int], children: Sequence[UUID]) -> WaitSnapshot:
+    async def record_read(
+        _: object, keys: Mapping[str, int], children: Sequence[UUID], limits: Mapping[str, int] | None = None
+    ) -> WaitSnapshot:
         requests.append((dict(keys), len(children)))
         ended = cast(Any, {children[0]: "an outcome"})
         return WaitSnapshot(NOON + timedelta(seconds=len(requests)), (), ended, {"go": OVERRIDE} if keys else {})
 
     monkeypatch.setattr(suspension, "read_waits_for", record_read)
     waits = [FakeWait(), *(FakeWait(UUID(int=number)) for number in range(2 * MAX_BATCH + 1))]
-    snapshot = await suspension.read_waits(cast(Any, None), cast(list[Wait], waits))
+    reader = await suspension.read_waits(cast(Any, None), cast(list[Wait], waits))
     assert requests == [({"go": 0}, MAX_BATCH), ({}, MAX_BATCH), ({}, 1)]
-    assert snapshot is not None
+    assert reader is not None
+    snapshot = reader.snapshot
     assert (snapshot.now, snapshot.overridden) == (NOON + timedelta(seconds=1), {"go": OVERRIDE})
     assert list(snapshot.children) == [UUID(int=0), UUID(int=MAX_BATCH), UUID(int=2 * MAX_BATCH)]

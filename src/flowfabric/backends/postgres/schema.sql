@@ -293,6 +293,8 @@ CREATE TABLE ff.waitpoint (
     close_reason TEXT,
     -- The generation that created the waitpoint. A later generation does not use its signals.
     generation INTEGER NOT NULL DEFAULT 0,
+    -- The schema of the payloads that the waiting code can read, as JSON text. Null if it is not known.
+    payload_schema TEXT,
     CHECK ((kid IS NULL) = (nonce IS NULL) AND (kid IS NULL) = (token_hash IS NULL)),
     CHECK ((state = 'closed') = (closed_at IS NOT NULL)),
     CHECK (state <> 'active' OR suspension IS NOT NULL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -58,11 +59,17 @@ def _make_submission(arguments: argparse.Namespace, app: App | None) -> Submissi
     options: dict[str, Any] = {
         "lane": arguments.lane, "priority": arguments.priority, "key": arguments.key, "id": arguments.id,
         "delay": arguments.delay, "requires": tuple(arguments.requires) or None,
-        "signals": tuple(dict.fromkeys((*base.signals, *arguments.signal))) or None,
+        "signals": dict.fromkeys((*base.signals, *arguments.signal)) | _declared(base) or None,
         "tags": {**base.tags, **parse_tags(arguments.tag)},
     }  # fmt: skip
     policy = {"max_retries": arguments.retries, "deadline": arguments.deadline}
     return replace(base, policy=replace(base.policy, **_without_none(policy)), **_without_none(options))
+
+
+def _declared(submission: Submission) -> dict[str, Any]:
+    """Return the signals that the task declares, with their schemas."""
+    signals = submission.signals
+    return dict(signals) if isinstance(signals, Mapping) else dict.fromkeys(signals)
 
 
 def _without_none(options: dict[str, Any]) -> dict[str, Any]:

@@ -82,7 +82,8 @@ class ExplainContext:
 
     `workers` are the live workers on the lane, and `wait` is the open suspension. `hold_report` is the report of the
     worker that asked for the hold. `has_route` is False if the execution's route is missing or is that of other work.
-    `setbacks` are earlier runs that could not continue.
+    `setbacks` are earlier runs that could not continue. `skipped_signals` is the number of signals that the task could
+    not read.
     """
 
     lane_is_paused: bool
@@ -94,6 +95,7 @@ class ExplainContext:
     hold_report: str | None = None
     has_route: bool = True
     setbacks: Setbacks = NO_SETBACKS
+    skipped_signals: int = 0
 
 
 def explain(execution: Execution, context: ExplainContext) -> Explanation:
@@ -272,7 +274,14 @@ def _explain_suspended(execution: Execution, context: ExplainContext) -> Stateme
             facts["rejections"] = wait.approval.rejections
             is_one = wait.approval.rejections == 1
             sentence += " One rejection ends it." if is_one else f" {wait.approval.rejections} rejections end it."
-    return f"{sentence} {_describe_timeout(execution, wait, context.now)}", facts
+    sentence += f" {_describe_timeout(execution, wait, context.now)}"
+    if number := context.skipped_signals:
+        skipped = "1 signal was" if number == 1 else f"{number} signals were"
+        sentence += (
+            f" {skipped} skipped, because the task could not read the payload. See the history, then send again."
+        )
+        facts["skipped_signals"] = number
+    return sentence, facts
 
 
 def _describe_timeout(execution: Execution, wait: SuspendedView, now: datetime) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -19,6 +19,7 @@ from flowfabric.core.executions.transitions import refusal
 from flowfabric.core.fast_dataclass import copy_unchecked, put, record
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, FailureClass, Policy
+from flowfabric.core.waits.schemas import DeclaredSignals, parse_declared
 
 # These functions check whether a fence owns an execution, and explain a refusal.
 #
@@ -106,7 +107,8 @@ class Submission:
     """An execution to be stored.
 
     Set `id` or `key` so that the submit can be repeated after a lost reply. `signals` names the standing waitpoints,
-    which accept signals during the whole life of the execution.
+    which accept signals during the whole life of the execution. A mapping also gives the schema of each signal's
+    payload, or None.
     """
 
     kind: str
@@ -122,7 +124,7 @@ class Submission:
     ready_at: datetime | None = None
     delay: validation.Duration | None = None
     deadline: datetime | None = None
-    signals: Sequence[str] = ()
+    signals: DeclaredSignals = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, Policy):
@@ -141,7 +143,7 @@ class Submission:
         if self.key is not None:
             validation.name(self.key, "key")
         if self.signals != ():
-            put(self, signals=validation.names(self.signals, "signals", maximum=validation.MAX_DECLARED_SIGNALS))
+            put(self, signals=parse_declared(self.signals))
         self._check_times()
 
     def _check_times(self) -> None:

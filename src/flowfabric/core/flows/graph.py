@@ -18,6 +18,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import Submission, digest
 from flowfabric.core.fast_dataclass import put, record, replace
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
+from flowfabric.core.waits.schemas import DeclaredSignals
 
 _NO_TAGS: Mapping[str, str] = {}
 
@@ -176,7 +177,7 @@ class Graph:
         ready_at: datetime | None = None,
         delay: validation.Duration | None = None,
         deadline: datetime | None = None,
-        signals: Sequence[str] = (),
+        signals: DeclaredSignals = (),
     ) -> Member:
         """Add a member, which may start when its edges satisfy its join."""
         member = make_member(

@@ -90,6 +90,26 @@ def satisfied_keys(condition: Condition, signals: Collection[SignalFacts]) -> tu
     return tuple(dict.fromkeys(key for member in met for key in waitpoint_keys(member)))
 
 
+def signal_limits(condition: Condition) -> dict[str, int]:
+    """Return, for each key of the condition, how many signals at that waitpoint can count."""
+    limits: dict[str, int] = {}
+    for leaf in _signal_leaves(condition):
+        each = 1 if isinstance(leaf, Count) and leaf.distinct is Distinct.WAITPOINTS else required(leaf)
+        for key in leaf_keys(leaf):
+            limits[key] = limits.get(key, 0) + each
+    return limits
+
+
+def unfilled_keys(condition: Condition, signals: Collection[SignalFacts]) -> set[str]:
+    """Return the keys of the waitpoints at which more signals than these could count."""
+    return {
+        key
+        for leaf in _signal_leaves(condition)
+        if len(distinct_values(leaf, signals)) < required(leaf)
+        for key in leaf_keys(leaf)
+    }
+
+
 def distinct_values(leaf: SignalLeaf, signals: Iterable[SignalFacts]) -> set[Hashable]:
     """Return the distinct values that the signals bring to a leaf."""
     return {_distinct_value(leaf, signal) for signal in signals if _covers(leaf, signal) and _matches(leaf, signal)}

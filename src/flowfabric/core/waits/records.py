@@ -22,6 +22,9 @@ from flowfabric.core.fast_dataclass import record, replace
 from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.evaluate import SignalFacts
 
+# Suspensions are numbered from 1. A signal of this suspension was skipped, because the task could not read it.
+SKIPPED = 0
+
 
 class SuspensionReason(StrEnum):
     """Why a worker suspends its execution."""
@@ -112,7 +115,10 @@ class TokenParts:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Waitpoint:
-    """A place where signals arrive. `suspension` is the number of the last suspension that bound the waitpoint."""
+    """A place where signals arrive. `suspension` is the number of the last suspension that bound the waitpoint.
+
+    `payload_schema` is the schema of the payloads that the waiting code can read, if it is known.
+    """
 
     id: UUID
     execution_id: UUID
@@ -128,6 +134,7 @@ class Waitpoint:
     closed_at: datetime | None = None
     close_reason: str | None = None
     generation: int = 0
+    payload_schema: str | None = None
 
     @property
     def approver(self) -> str | None:
@@ -216,11 +223,15 @@ class SignalObservation:
 
 @record(frozen=True, slots=True)
 class SignalUnbinding:
-    """A write that unbinds the signals of some waitpoints from a suspension, so that they may count in a later wait."""
+    """A write that unbinds the signals of some waitpoints from a suspension, so that they may count in a later wait.
+
+    Only counting signals of standing waitpoints are bound. An index finds these.
+    """
 
     execution_id: UUID
     number: int
     waitpoint_ids: tuple[UUID, ...]
+    only_counting: bool
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -250,8 +261,11 @@ BLOCKING: Mapping[SuspensionReason, BlockingReason] = {
 }
 
 
-def make_standing_waitpoints(execution_id: UUID, generation: int, keys: Sequence[str], now: datetime) -> WaitChanges:
+def make_standing_waitpoints(
+    execution_id: UUID, generation: int, declared: Sequence[str] | Mapping[str, str | None], now: datetime
+) -> WaitChanges:
     """Return the standing waitpoints of one generation. Their ids are the same if the submission is repeated."""
+    schemas = declared if isinstance(declared, Mapping) else dict.fromkeys(declared)
     waitpoints = (
         Waitpoint(
             id=uuid5(execution_id, f"{generation}:{key}"),
@@ -261,7 +275,8 @@ def make_standing_waitpoints(execution_id: UUID, generation: int, keys: Sequence
             state=WaitpointState.PENDING,
             created_at=now,
             generation=generation,
+            payload_schema=schema,
         )
-        for key in keys
+        for key, schema in schemas.items()
     )
     return WaitChanges(added=tuple(waitpoints))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from flowfabric.core.errors import NotFound
 from flowfabric.core.executions.decision import Decision, end_attempt, make_decision
@@ -76,17 +77,21 @@ def close_wait(
         and trigger is Trigger.SIGNALS
         and isinstance(suspension.condition, AnyOf)
     )
-    moved, unbound = [], []
+    moved, unbound, standing = list[Waitpoint](), list[UUID](), list[UUID]()
     for waitpoint in waitpoints:
         is_used = trigger is Trigger.SIGNALS and waitpoint.key in used
         if waitpoint.kind is WaitpointKind.STANDING or (keeps and not is_used):
             moved.append(replace(waitpoint, state=WaitpointState.PENDING, expires_at=None))
             if not is_used:
-                unbound.append(waitpoint.id)
+                (standing if waitpoint.kind is WaitpointKind.STANDING else unbound).append(waitpoint.id)
         else:
             moved.append(waitpoint.close(_REASONS[trigger], now))
     closed = replace(suspension, closed_at=now, closed_by=trigger)
-    freed = (SignalUnbinding(suspension.execution_id, suspension.number, tuple(unbound)),) if unbound else ()
+    freed = tuple(
+        SignalUnbinding(suspension.execution_id, suspension.number, tuple(ids), only_counting=ids is standing)
+        for ids in (unbound, standing)
+        if ids
+    )
     return WaitChanges(changed=(closed,), moved=tuple(moved), unbound=freed)
 
 

@@ -15,7 +15,14 @@ from flowfabric.core.executions.decision import Decision, make_decision
 from flowfabric.core.executions.outcomes import Accepted
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import TERMINAL, State
-from flowfabric.core.executions.transitions import BUFFER, DELIVER, apply_transition, refusal, transition_event
+from flowfabric.core.executions.transitions import (
+    BUFFER,
+    DELIVER,
+    SKIP_SIGNAL,
+    apply_transition,
+    refusal,
+    transition_event,
+)
 from flowfabric.core.fast_dataclass import record, replace
 from flowfabric.core.waits.evaluate import Counted, SignalFacts, is_satisfied, judge_signal, satisfied_keys
 from flowfabric.core.waits.records import (
@@ -81,12 +88,13 @@ def wait_key(name: str) -> str:
 
 def find_open_wait(waitpoints: Sequence[Waitpoint], name: str) -> Waitpoint | None:
     """Return the oldest open waitpoint at which a task waits for a signal with this name, in any branch."""
-    matches = [
-        waitpoint
-        for waitpoint in waitpoints
-        if waitpoint.kind is WaitpointKind.ADDRESSED and _is_key_of(waitpoint.key, wait_key(name))
-    ]
+    matches = [waitpoint for waitpoint in waitpoints if is_wait_for(waitpoint, name)]
     return min(matches, key=lambda waitpoint: waitpoint.id, default=None)
+
+
+def is_wait_for(waitpoint: Waitpoint, name: str) -> bool:
+    """Return True if a task waits at this waitpoint for an undeclared signal with this name."""
+    return waitpoint.kind is WaitpointKind.ADDRESSED and _is_key_of(waitpoint.key, wait_key(name))
 
 
 def _is_key_of(key: str, wait: str) -> bool:
@@ -192,6 +200,13 @@ def _satisfy(
         extra_event=transition_event(received, after, transition, details=details),
         waits=waits,
     )
+
+
+def decide_skip_signal(execution: Execution, signal: StoredSignal, reason: str, now: datetime) -> Decision[bool]:
+    """Note in the history that the task cannot read the payload of a signal."""
+    after = apply_transition(execution, SKIP_SIGNAL, now)
+    details = {**_details(signal), "reason": reason}
+    return make_decision(True, execution, after, SKIP_SIGNAL, details=details)
 
 
 def make_signal(execution: Execution, waitpoint: Waitpoint, request: SignalRequest, now: datetime) -> StoredSignal:

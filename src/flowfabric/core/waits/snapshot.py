@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
@@ -20,13 +20,14 @@ class WaitSnapshotRequest:
     """A worker's request for the signals of its waitpoints and the outcomes of its children.
 
     `places` maps the key of each waitpoint to the sequence number after which its signals are requested. `skipped` are
-    sequence numbers of more signals to return.
+    sequence numbers of more signals to return. `limits` maps keys to numbers of signals to return, by default 100.
     """
 
     execution_id: UUID
     places: Mapping[str, int]
     children: Sequence[UUID]
     skipped: Sequence[int] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 @record(frozen=True, slots=True)
@@ -49,7 +50,10 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class WaitSnapshot:
-    """The requested signals in order of acceptance, at most 100 per waitpoint, and the outcomes of ended children.
+    """The requested signals in order of acceptance, and the outcomes of ended children.
+
+    For each waitpoint, there are at most as many unused signals as requested. There are also the signals that the last
+    suspension has observed there.
 
     `now` is the store's time. `overridden` has the waits that an operator ended, by the key of the wait.
     """
@@ -69,3 +73,10 @@ def parse_places(value: object) -> dict[str, int]:
         validation.name(key, "key"): validation.integer(place, "sequence number of a signal", 0, validation.MAX_INTEGER)
         for key, place in value.items()
     }
+
+
+def parse_limits(value: object) -> dict[str, int]:
+    """Return a validated mapping from keys of waitpoints to the numbers of signals that are requested."""
+    if not isinstance(value, Mapping):
+        raise validation.wrong_type("limits", "a mapping of keys to numbers", value)
+    return {key: validation.integer(limit, "limit", 1, validation.MAX_BATCH) for key, limit in value.items()}

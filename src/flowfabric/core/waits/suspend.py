@@ -7,7 +7,7 @@ suspension is stored as closed and the worker keeps its lease.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -39,6 +39,7 @@ from flowfabric.core.waits.records import (
     OnTimeout,
     SignalBinding,
     SignalObservation,
+    SignalUnbinding,
     StoredSignal,
     Suspension,
     SuspensionReason,
@@ -102,6 +103,7 @@ class CreateWaitpoint:
     approver: str | None
     ends_at: datetime | None
     seed: WaitpointSeed
+    schema: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,7 @@ def decide_create_waitpoint(
         token=minter.new(execution.id, request.seed, request.approver, request.ends_at),
         expires_at=expires_at,
         generation=execution.generation,
+        payload_schema=request.schema,
     )
     after = replace(execution, is_standalone=False)
     return Decision(
@@ -320,7 +323,7 @@ def _make_waitpoint(suspension: Suspension, binding: Bound, seed: WaitpointSeed,
             return replace(waitpoint, fires_at=binding.at)
         case NewWaitpoint():
             token = minter.new(suspension.execution_id, seed, binding.approver, binding.ends_at)
-            return replace(waitpoint, token=token)
+            return replace(waitpoint, token=token, payload_schema=binding.schema)
     return waitpoint
 
 
@@ -401,7 +404,7 @@ def _satisfy_immediately(
         received=tuple(arrived),
         bound=_bind_signals(suspension, bound, counting),
         observed=_observe_signals(suspension, bound, counting, inputs),
-        unbound=end.unbound,
+        unbound=tuple(_without_empty(end.unbound, bound, inputs)),
     )
     after = apply_transition(
         execution,
@@ -414,6 +417,17 @@ def _satisfy_immediately(
     details = {"suspension": str(suspension.id), "trigger": Trigger.SIGNALS.value, "at_once": True}
     outcome = Satisfied(suspension.id, Trigger.SIGNALS)
     return make_decision(outcome, execution, after, SATISFY_IMMEDIATELY, waits=waits, details=details)
+
+
+def _without_empty(
+    unbound: Sequence[SignalUnbinding], bound: list[_BoundWaitpoint], inputs: SuspendInputs
+) -> Iterator[SignalUnbinding]:
+    """Yield the writes for waitpoints that have signals: no signal can arrive between the open and the close."""
+    filled = {item.waitpoint.id for item in bound if item.available(inputs)}
+    for unbinding in unbound:
+        ids = tuple(id_ for id_ in unbinding.waitpoint_ids if id_ in filled)
+        if ids:
+            yield replace(unbinding, waitpoint_ids=ids)
 
 
 def _bind_signals(

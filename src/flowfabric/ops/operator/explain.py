@@ -38,6 +38,7 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
         dependencies=await _read_dependencies(tx, execution),
         hold_report=await read_hold_report(tx, execution),
         setbacks=await read_setbacks(tx, execution) if may_have_setbacks else NO_SETBACKS,
+        skipped_signals=await tx.waits.skipped_signals(id_) if wait is not None and execution.signal_seq else 0,
         workers=await tx.workers.on_lane(namespace, execution.lane, now, _MAX_WORKERS) if needs_workers else (),
     )
     return explain_execution(execution, context)

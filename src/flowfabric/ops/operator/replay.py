@@ -49,9 +49,12 @@ async def replay(tx: Transaction, namespace: str, request: ReplayRequest) -> Rep
         await tx.grants.end(id_)
         await write(tx, [decision])
         await tx.routes.restore(execution)
-        keys = [] if execution.is_standalone else await tx.waits.standing_keys(id_)
-        if keys:
-            await tx.waits.apply([make_standing_waitpoints(id_, decision.after.generation, keys, now)])
+        if execution.signal_seq:
+            # The next generation may run other code, which can read them.
+            await tx.waits.restore_skipped_signals(id_)
+        declared = {} if execution.is_standalone else await tx.waits.declared_signals(id_)
+        if declared:
+            await tx.waits.apply([make_standing_waitpoints(id_, decision.after.generation, declared, now)])
     return decision.outcome
 
 

@@ -12,8 +12,8 @@ signal ──┬── a doubtful token, or a key at a named waitpoint ──> l
 ```
 
 The order of the checks is part of the contract. First, the token is verified and the waitpoint must exist. Then a
-repeated signal returns a duplicate, even if the wait is over. Last, the token and the waitpoint must not have expired,
-and the execution and the waitpoint must be able to take the signal.
+repeated signal returns a duplicate, even if the wait is over. Then the token and the waitpoint must not have expired,
+and the execution and the waitpoint must be able to take the signal. Last, the payload must fit the waitpoint's schema.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from flowfabric.core.ids import derive_id
 from flowfabric.core.tokens.key_ring import KeyRing, verifying_secret
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import ParsedToken, invalid_token, require_not_ended, verify_token
-from flowfabric.core.waits.records import Waitpoint, WaitpointKind
+from flowfabric.core.waits.records import Waitpoint, WaitpointKind, WaitpointState
 from flowfabric.core.waits.resume import OpenWait
+from flowfabric.core.waits.schemas import check_payload
 from flowfabric.core.waits.signals import (
     SignalRequest,
     as_approval,
@@ -41,6 +42,7 @@ from flowfabric.core.waits.signals import (
     check_open,
     decide_signal,
     find_open_wait,
+    is_wait_for,
 )
 from flowfabric.ops.apply import write
 from flowfabric.ops.keys import KeySource, complete_ring, read_ring
@@ -136,6 +138,8 @@ class DeliverSignal(DeliverLocked):
         decisions: dict[UUID, Decision[Accepted]] = {}
         for delivery in new:
             id_ = delivery.execution_id
+            if _is_early_wait(delivery, targets.get(id_)):
+                continue  # The fallback reads whether the wait has received its signal.
             try:
                 waitpoint = _check_address(delivery, targets.get(id_), secrets.get(id_), key_ring, snapshot.now)
                 decision = _decide(
@@ -223,6 +227,7 @@ async def _deliver(
     ids = [delivery.execution_id for delivery in deliveries]
     waitpoints, suspensions, received, ring = await tx.waits.read_for_signals(ids, list(map(_lookup, deliveries)))
     ring = complete_ring(ring, keys)
+    waitpoints = await _without_ended_waits(tx, deliveries, waitpoints)
     targets = await _find_targets(tx, deliveries, waitpoints, now)
     # If a signal was found both by its key and by its id, the one found by the id counts.
     earlier = {**await _accepted_by_key(tx, deliveries, targets), **received.accepted}
@@ -267,6 +272,8 @@ def _decide(
     now: datetime,
 ) -> Decision[Accepted]:
     _check_signalable(execution, delivery, waitpoint, now)
+    if waitpoint.payload_schema is not None and delivery.request.encoding == "json":
+        check_payload(waitpoint.payload_schema, delivery.request.payload, waitpoint.key)
     counting, request = received.counting.get(execution.id, ()), _request_at(waitpoint, delivery)
     return decide_signal(execution, waitpoint, wait, counting, request, now)
 
@@ -303,6 +310,34 @@ def _open_targets(
         if target is not None:
             targets[delivery.execution_id] = target
     return targets
+
+
+def _is_early_wait(delivery: Delivery, target: Waitpoint | None) -> bool:
+    """Return True if an undeclared signal is for a wait that a worker opened before it suspends."""
+    if not delivery.or_wait or target is None or target.kind is WaitpointKind.STANDING:
+        return False
+    return target.state is WaitpointState.PENDING
+
+
+async def _without_ended_waits(
+    tx: Transaction, deliveries: Sequence[Delivery], waitpoints: dict[UUID, list[Waitpoint]]
+) -> dict[UUID, list[Waitpoint]]:
+    """Return the waitpoints, without waits that have received their undeclared signal and are still open.
+
+    A worker closes such a waitpoint when it reads the signal. A second signal there would never be read.
+    """
+    targets = _open_targets(deliveries, waitpoints)
+    early = [item for item in deliveries if _is_early_wait(item, targets.get(item.execution_id))]
+    pending = [
+        waitpoint.id
+        for delivery in early
+        for waitpoint in waitpoints[delivery.execution_id]
+        if is_wait_for(waitpoint, delivery.request.name) and waitpoint.state is WaitpointState.PENDING
+    ]
+    ended = await tx.waits.with_unused_signals(pending) if pending else set[UUID]()
+    if not ended:
+        return waitpoints
+    return {id_: [one for one in group if one.id not in ended] for id_, group in waitpoints.items()}
 
 
 def _is_addressed(waitpoint: Waitpoint, delivery: Delivery) -> bool:

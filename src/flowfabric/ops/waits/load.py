@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TypeAlias
 from uuid import UUID
 
 from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import Accepted
 from flowfabric.core.executions.records import Execution
+from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.waits.bindings import Bound, StandingWaitpoint
+from flowfabric.core.waits.conditions import Condition
+from flowfabric.core.waits.evaluate import SignalFacts, signal_limits, unfilled_keys
 from flowfabric.core.waits.records import StoredSignal, Suspension, Waitpoint, WaitpointState
 from flowfabric.core.waits.resume import OpenWait
 from flowfabric.core.waits.signals import SignalRequest, decide_signal
-from flowfabric.core.waits.suspend import SuspendInputs
+from flowfabric.core.waits.suspend import Suspend, SuspendInputs
+from flowfabric.store.records import SignalQueue
 from flowfabric.store.transaction import Transaction
 
 _PAGE = 10_000
+_Facts: TypeAlias = dict[UUID, tuple[SignalFacts, ...]]
 
 
 async def load_open_waits(tx: Transaction, executions: Sequence[Execution]) -> dict[UUID, OpenWait]:
@@ -58,26 +64,72 @@ def join_open_waits(
 
 
 async def load_suspend_inputs(
-    tx: Transaction, waitpoints: Mapping[UUID, Sequence[Waitpoint]], bindings: Mapping[UUID, Sequence[Bound]]
+    tx: Transaction, waitpoints: Mapping[UUID, Sequence[Waitpoint]], suspends: Mapping[UUID, Suspend]
 ) -> dict[UUID, SuspendInputs]:
     """Return the inputs of a new suspension for each execution.
 
-    The inputs are its open waitpoints. For waitpoints in `bindings`, they include the signals that no wait has used.
+    The inputs are its open waitpoints. For waitpoints that a request in `suspends` binds, they include the signals that
+    no wait has used. Of a long queue, these are only as many signals as the condition of the request can count.
     """
-    bound, positioned = list[UUID](), list[Waitpoint]()
-    for id_, group in waitpoints.items():
-        by_key = {binding.key: binding for binding in bindings.get(id_, ())}
-        for waitpoint in group:
+    queues, positioned = list[tuple[Condition, SignalQueue]](), list[Waitpoint]()
+    for id_, request in suspends.items():
+        limits, by_key = signal_limits(request.condition), {binding.key: binding for binding in request.bindings}
+        for waitpoint in waitpoints.get(id_, ()):
             binding = by_key.get(waitpoint.key)
             if binding is not None:
-                bound.append(waitpoint.id)
+                queue = _make_queue(waitpoint, binding, limits.get(waitpoint.key, 1))
+                queues.append((request.condition, queue))
             if isinstance(binding, StandingWaitpoint) and binding.after is not None:
                 positioned.append(waitpoint)
-    unused, observed = await tx.waits.available_signals(bound, positioned) if bound else ({}, {})
+    unused, observed = await _read_queues(tx, queues, positioned)
     return {
         id_: SuspendInputs({waitpoint.key: waitpoint for waitpoint in group}, unused, observed)
         for id_, group in waitpoints.items()
     }
+
+
+def _make_queue(waitpoint: Waitpoint, binding: Bound, limit: int) -> SignalQueue:
+    if isinstance(binding, StandingWaitpoint) and binding.after is not None:
+        return SignalQueue(waitpoint.id, waitpoint.key, binding.after, limit, binding.skipped)
+    return SignalQueue(waitpoint.id, waitpoint.key, 0, limit)
+
+
+async def _read_queues(
+    tx: Transaction, queues: Sequence[tuple[Condition, SignalQueue]], positioned: Sequence[Waitpoint]
+) -> tuple[_Facts, _Facts]:
+    """Return the unused and the observed signals by waitpoint id.
+
+    Read more of a queue only if the signals before did not count, for example because they have the same source.
+    """
+    unused, observed, pages = dict[UUID, tuple[SignalFacts, ...]](), dict[UUID, tuple[SignalFacts, ...]](), queues
+    while pages:
+        page, last = await tx.waits.available_signals([queue for _, queue in pages], positioned)
+        unused |= {id_: (*unused.get(id_, ()), *signals) for id_, signals in page.items()}
+        observed, positioned = observed | last, ()
+        pages = [
+            (condition, replace(queue, after=more[-1].order, limit=_PAGE, skipped=()))
+            for condition, queue in pages
+            if len(more := _after(queue, page)) >= queue.limit
+            and queue.key in unfilled_keys(condition, _available(condition, queues, unused, observed))
+        ]
+    return unused, observed
+
+
+def _after(queue: SignalQueue, page: _Facts) -> list[SignalFacts]:
+    return [facts for facts in page.get(queue.waitpoint_id, ()) if facts.order > queue.after]
+
+
+def _available(
+    condition: Condition, queues: Sequence[tuple[Condition, SignalQueue]], unused: _Facts, observed: _Facts
+) -> list[SignalFacts]:
+    """Return the signals that were read for one condition, and that the worker has not used."""
+    return [
+        facts
+        for owner, queue in queues
+        if owner is condition
+        for facts in (*unused.get(queue.waitpoint_id, ()), *observed.get(queue.waitpoint_id, ()))
+        if facts.order > queue.after or facts.order in queue.skipped
+    ]
 
 
 async def load_signals(

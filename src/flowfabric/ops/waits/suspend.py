@@ -145,8 +145,9 @@ async def _suspend(
     *,
     is_shared: bool,
 ) -> dict[UUID, SuspendOutcome | FlowFabricError]:
-    bindings = {request.fence.execution_id: request.bindings for request in requests}
-    inputs = await load_suspend_inputs(tx, context.waitpoints, bindings)
+    inputs = await load_suspend_inputs(
+        tx, context.waitpoints, {request.fence.execution_id: request for request in requests}
+    )
     facts = await _awaited_facts(tx, requests)
     if is_shared:
         # A wait for an execution that is no child must lock both in id order, which a batch cannot do.

@@ -27,6 +27,7 @@ from flowfabric.runtime.waits import SignalsArrived, Verdict, Wait
 from flowfabric.values import ValueCodec, codec_for
 from flowfabric.values.aliases import Durable, Duration, R_co, T
 from flowfabric.values.records import ApprovalDecision, ApprovalRequest, Approved, Received, Rejected, TimedOut
+from flowfabric.values.schemas import schema_for
 
 Ends: TypeAlias = Literal["escalate", "fail", "cancel", "expire"]
 Notify: TypeAlias = Callable[[ApprovalRequest], object]
@@ -137,6 +138,7 @@ class _TokenWait(WaitCall[R_co]):
             opened = await run.record_writer.commit_with(
                 lambda steps: run.engine.waitpoints.create_many(fence, waitpoints, steps=steps), keeps_lease=True
             )
+            run.suspender.note_opened(opened or ())
             tokens = {waitpoint.key: waitpoint.token for waitpoint in opened or () if waitpoint.token is not None}
         run.calls.check_over()
         awaiting_branch(self).add_waitpoints([waitpoint.key for waitpoint in waitpoints])
@@ -279,8 +281,9 @@ class Callback(_TokenWait[R_co]):
 
     def __init__(self, branch: Branch, name: str, payload_type: Any, timeout: Duration | None) -> None:
         super().__init__(branch, f"callback:{name}", "callback")
-        self.codec = codec_for(payload_type, what=f"callback {name!r}", limit=validation.MAX_SIGNAL_BYTES)
-        _remember_codec(branch.run.app.callbacks, (branch.run.task.name, self.path), self.codec)
+        self.payload_type = codec_for(payload_type, what=f"callback {name!r}", limit=validation.MAX_SIGNAL_BYTES)
+        self.schema = schema_for(payload_type)
+        _remember_codec(branch.run.app.callbacks, (branch.run.task.name, self.path), self.payload_type)
         self.timeout = None if timeout is None else validation.duration(timeout, "timeout")
 
     def token(self) -> Durable[str]:
@@ -302,13 +305,13 @@ class Callback(_TokenWait[R_co]):
         return callback_url(base, await self._token())
 
     def fresh_waitpoints(self, due: datetime | None) -> list[NewWaitpoint]:
-        return [NewWaitpoint(self.path, ends_at=due)]
+        return [NewWaitpoint(self.path, ends_at=due, schema=self.schema)]
 
     def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
-        return _CallbackWait(self, self.path, due, is_old=is_old or self.is_open)
+        return _CallbackWait(self, self.path, due, self, is_old=is_old or self.is_open)
 
     def decode(self, record: Record) -> Any:
-        return decode_received(record, self.codec)
+        return decode_received(record, self.payload_type, self.payload)
 
 
 class _CallbackWait(SignalWait):

@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import Any, Protocol, overload
 from uuid import UUID
 
 from flowfabric.core import validation
@@ -23,9 +23,17 @@ from flowfabric.runtime.branch import Branch, require_branch
 from flowfabric.runtime.durable_call import DurableCall, T_co
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.signals import Signal
-from flowfabric.runtime.waits import ConsumedSignals, DueTimeReached, SignalsArrived, Verdict, Wait
+from flowfabric.runtime.waits import (
+    ConsumedSignals,
+    DueTimeReached,
+    SignalsArrived,
+    UnreadableSignal,
+    Verdict,
+    Wait,
+)
 from flowfabric.values import ValueCodec
 from flowfabric.values.aliases import Durable, Duration, T
+from flowfabric.values.codecs import format_type
 from flowfabric.values.errors import PermanentError, WaitOverridden
 from flowfabric.values.guards import mark_final
 from flowfabric.values.records import ConditionMet, Received, TimedOut
@@ -60,6 +68,7 @@ class WaitCall(DurableCall[T_co]):
     """A call that waits for signals or a due time. The next commit records its outcome."""
 
     timeout: timedelta | None = None
+    payload: tuple[int, Any] | None = None  # The number of the received signal, and its decoded payload.
 
     async def execute(self) -> Any:
         is_old = self.record is not None
@@ -118,7 +127,7 @@ class SignalCall(WaitCall[Any]):
 
     def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
         key = self.signal.name if self.is_standing else self.path
-        return SignalWait(self, key, due, is_standing=self.is_standing, is_old=is_old)
+        return SignalWait(self, key, due, self.signal, is_standing=self.is_standing, is_old=is_old)
 
     def find_signals(self, signals: tuple[StoredSignal, ...]) -> Record:
         [signal] = signals
@@ -126,7 +135,7 @@ class SignalCall(WaitCall[Any]):
         return self.call_id.record(StepStatus.OK, signals=[to_facts(signal)], **used)
 
     def decode(self, record: Record) -> Any:
-        return decode_received(record, self.signal.payload_type)
+        return decode_received(record, self.signal.payload_type, self.payload)
 
 
 class ConditionCall(WaitCall[Any]):
@@ -151,6 +160,16 @@ class ConditionCall(WaitCall[Any]):
         return ConditionMet(tuple(from_facts(record.facts["signals"])))
 
 
+class Expected(Protocol):
+    """The payload that a wait can read: its codec, and the schema by which the store checks it."""
+
+    @property
+    def payload_type(self) -> ValueCodec[Any]: ...
+
+    @property
+    def schema(self) -> str | None: ...
+
+
 class SignalWait(Wait):
     """A wait until a signal arrives at one waitpoint."""
 
@@ -158,14 +177,16 @@ class SignalWait(Wait):
 
     def __init__(
         self,
-        call: DurableCall[Any],
+        call: WaitCall[Any],
         key: str,
         due: datetime | None,
+        expected: Expected,
         *,
         is_standing: bool = False,
         is_old: bool = False,
     ) -> None:
         super().__init__(call, due, is_old=is_old)
+        self._receiver, self._expected = call, expected
         self._key, self._is_standing, self._signals = key, is_standing, call.run.calls.signals
 
     def keys(self) -> Mapping[str, int]:
@@ -174,7 +195,7 @@ class SignalWait(Wait):
     def bindings(self) -> Sequence[Bound]:
         if self._is_standing:
             return (_standing(self._key, self._signals),)
-        return (NewWaitpoint(self._key, ends_at=self.due),)
+        return (NewWaitpoint(self._key, ends_at=self.due, schema=self._expected.schema),)
 
     def condition(self) -> Condition:
         return Single(self._key)
@@ -184,12 +205,23 @@ class SignalWait(Wait):
         if self._is_standing:
             available = [signal for signal in available if self._signals.is_available(signal)]
         for signal in available:
-            if self._is_in_time(signal):
+            if self._is_in_time(signal) and self._can_read(signal):
                 if self._is_standing:
                     self.reserved = (signal,)
-                    self._signals.reserve(self.reserved, available)
+                    self._signals.reserve(self.reserved, [one for one in available if one.seq not in self.unreadable])
                 return SignalsArrived((signal,))
         return snapshot.overridden.get(self._key)
+
+    def _can_read(self, signal: StoredSignal) -> bool:
+        """Return True if the payload has the awaited type. Otherwise the run skips the signal."""
+        if signal.seq not in self.unreadable:
+            try:
+                self._receiver.payload = (signal.seq, self._expected.payload_type.restore(signal.payload or b"null"))
+            except FlowFabricError:
+                # The error may contain a part of the payload, which must not get into logs and events.
+                reason = f"it cannot be read as {format_type(self._expected.payload_type.annotation)}"
+                self.unreadable[signal.seq] = UnreadableSignal(signal, reason)
+        return signal.seq not in self.unreadable
 
 
 class ConditionWait(Wait):
@@ -234,12 +266,15 @@ def _standing(key: str, signals: ConsumedSignals) -> StandingWaitpoint:
     return StandingWaitpoint(key, signals.position(key), signals.skipped(key))
 
 
-def decode_received(record: Record, codec: ValueCodec[T]) -> Received[T]:
-    """Return the recorded signal with its decoded payload.
+def decode_received(record: Record, codec: ValueCodec[T], decoded: tuple[int, T] | None) -> Received[T]:
+    """Return the recorded signal with its decoded payload. `decoded` has the payload if this run has decoded it.
 
-    A payload that does not fit its type is a permanent failure, since a retry would see the same payload.
+    A wait skips signals that it cannot read. If the type has changed since the wait was recorded, a payload that does
+    not fit is a permanent failure, since a retry would see the same payload.
     """
     [signal] = from_facts(record.facts["signals"])
+    if decoded is not None and decoded[0] == signal.seq:
+        return Received(decoded[1], format_source(signal), signal.accepted_at)
     try:
         payload = codec.restore(signal.payload or b"null")
     except FlowFabricError as error:

@@ -3,7 +3,7 @@
 
 -- name: look
 -- Four kinds of rows in the columns of a signal: signals, outcomes of children, overridden waits, and the time.
-WITH wanted AS (
+WITH RECURSIVE wanted AS (
     {wanted}
 ),
 mine AS (
@@ -12,21 +12,9 @@ mine AS (
     WHERE e.id = :execution_id
         AND e.namespace = :namespace
 ),
-place_of_signal AS (
-    SELECT g.seq AS number, ROW_NUMBER() OVER (PARTITION BY g.waitpoint ORDER BY g.seq) AS place
-    FROM mine
-    JOIN ff.signal AS g
-        ON g.execution_id = mine.id
-    JOIN wanted
-        ON wanted.key = g.waitpoint
-        AND wanted.place < g.seq
-    JOIN ff.waitpoint AS w
-        ON w.id = g.waitpoint_id
-        AND (w.kind = 'standing' OR w.generation = mine.generation)
-),
-age_of_waitpoint AS (
+queue AS (
     SELECT
-        mine.id AS execution_id, w.key, w.suspension,
+        w.id, w.execution_id, w.key, w.suspension, w.generation < mine.generation AS is_old, wanted.place, wanted.most,
         ROW_NUMBER() OVER (PARTITION BY w.key ORDER BY w.created_at DESC, w.id DESC) AS age
     FROM mine
     JOIN ff.waitpoint AS w
@@ -34,23 +22,77 @@ age_of_waitpoint AS (
         AND (w.kind = 'standing' OR w.generation = mine.generation)
     JOIN wanted
         ON wanted.key = w.key
+),
+-- A queue may be long, so read only the first signals of each queue: step from one signal to the next in the index.
+next_signal (waitpoint_id, most, number, seq) AS (
+    SELECT
+        queue.id, queue.most, 1,
+        (
+            SELECT MIN(g.seq)
+            FROM ff.signal AS g
+            WHERE g.waitpoint_id = queue.id
+                AND g.suspension IS NULL
+                AND g.seq > queue.place
+        )
+    FROM queue
+    UNION ALL
+    SELECT
+        last.waitpoint_id, last.most, last.number + 1,
+        (
+            SELECT MIN(g.seq)
+            FROM ff.signal AS g
+            WHERE g.waitpoint_id = last.waitpoint_id
+                AND g.suspension IS NULL
+                AND g.seq > last.seq
+        )
+    FROM next_signal AS last
+    WHERE last.seq IS NOT NULL
+        AND last.number < last.most
+),
+-- A replayed execution may also use signals that an earlier generation has used.
+used_before AS (
+    SELECT g.seq, queue.most, ROW_NUMBER() OVER (PARTITION BY g.waitpoint ORDER BY g.seq) AS number
+    FROM queue
+    JOIN ff.signal AS g
+        ON g.execution_id = queue.execution_id
+        AND g.waitpoint_id = queue.id
+        AND g.suspension > 0
+        AND g.seq > queue.place
+    WHERE queue.is_old
+),
+found AS (
+    SELECT next_signal.seq AS place
+    FROM next_signal
+    WHERE next_signal.seq IS NOT NULL
+    UNION
+    -- The signals that the last suspension at the waitpoint has observed.
+    SELECT g.seq
+    FROM queue
+    JOIN ff.signal AS g
+        ON g.execution_id = queue.execution_id
+        AND g.suspension = queue.suspension
+        AND g.waitpoint_id = queue.id
+        AND g.counts
+        AND g.seq > queue.place
+    UNION
+    SELECT used_before.seq
+    FROM used_before
+    WHERE used_before.number <= used_before.most
+    UNION
+    SELECT g.seq
+    FROM mine
+    JOIN ff.signal AS g
+        ON g.execution_id = mine.id
+        AND g.seq IN :skipped
+        AND COALESCE(g.suspension, 1) > 0
 )
 SELECT
     'signal' AS part,
     {signal}
-FROM place_of_signal AS found
+FROM found
 JOIN ff.signal AS g
     ON g.execution_id = :execution_id
-    AND g.seq = found.number
-WHERE found.place <= :most
-UNION ALL
-SELECT
-    'signal',
-    {signal}
-FROM mine
-JOIN ff.signal AS g
-    ON g.execution_id = mine.id
-    AND g.seq IN :skipped
+    AND g.seq = found.place
 UNION ALL
 SELECT
     'child', e.id, mine.id, NULL, NULL, NULL, NULL, NULL, e.state, e.failure_category, e.failure_message,
@@ -67,7 +109,7 @@ UNION ALL
 SELECT
     'override', s.id, latest.execution_id, NULL, NULL, latest.key, NULL, NULL, NULL, NULL, v.reason, NULL, v.principal,
     NULL, NULL, NULL, NULL, NULL, v.at, NULL
-FROM age_of_waitpoint AS latest
+FROM queue AS latest
 JOIN ff.suspension AS s
     ON s.execution_id = latest.execution_id
     AND s.number = latest.suspension

@@ -6,7 +6,7 @@ s.opened_at, s.timeout_at, s.on_timeout, s.resume_delay_us, s.closed_at, s.close
 
 -- fragment: waitpoint
 w.id, w.execution_id, w.key, w.kind, w.state, w.suspension, w.kid, w.nonce, w.token_hash, w.approver, w.token_ends_at,
-w.child_id, w.fires_at, w.created_at, w.expires_at, w.closed_at, w.close_reason, w.generation
+w.child_id, w.fires_at, w.created_at, w.expires_at, w.closed_at, w.close_reason, w.generation, w.payload_schema
 
 -- fragment: signal
 g.id, g.execution_id, g.seq, g.waitpoint_id, g.waitpoint, g.suspension, g.counts, g.name, g.category, g.source,
@@ -140,29 +140,29 @@ ORDER BY w.id
 LIMIT :limit
 
 -- name: standing_waitpoints
-SELECT w.key
+SELECT w.key, w.payload_schema
 FROM ff.waitpoint AS w
 WHERE w.execution_id = :execution_id
     AND w.kind = 'standing'
-GROUP BY w.key
-ORDER BY w.key
+ORDER BY w.generation, w.key
 
 -- name: add_waitpoint
 WITH item (
     id UUID, execution_id UUID, key TEXT, kind TEXT, state TEXT, suspension INTEGER, kid TEXT, nonce BYTEA,
     token_hash BYTEA, approver TEXT, token_ends_at TIMESTAMPTZ, child_id UUID, fires_at TIMESTAMPTZ,
-    created_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ, close_reason TEXT, generation INTEGER
+    created_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ, close_reason TEXT, generation INTEGER,
+    payload_schema TEXT
 ) AS (
     VALUES :items
 )
 INSERT INTO ff.waitpoint (
     id, execution_id, key, kind, state, suspension, kid, nonce, token_hash, approver, token_ends_at, child_id,
-    fires_at, created_at, expires_at, closed_at, close_reason, generation
+    fires_at, created_at, expires_at, closed_at, close_reason, generation, payload_schema
 )
 SELECT
     item.id, item.execution_id, item.key, item.kind, item.state, item.suspension, item.kid, item.nonce,
     item.token_hash, item.approver, item.token_ends_at, item.child_id, item.fires_at, item.created_at,
-    item.expires_at, item.closed_at, item.close_reason, item.generation
+    item.expires_at, item.closed_at, item.close_reason, item.generation, item.payload_schema
 FROM item
 WHERE item.execution_id IS NOT NULL
 RETURNING 1
@@ -248,10 +248,81 @@ WHERE execution_id = :execution_id
     AND suspension = :number
     AND waitpoint_id IN :waitpoint_ids
 
+-- name: unbind_counting_signals
+UPDATE ff.signal
+SET
+    suspension = NULL,
+    counts = FALSE
+WHERE execution_id = :execution_id
+    AND suspension = :number
+    AND counts
+    AND waitpoint_id IN :waitpoint_ids
+
+-- name: skip_signal
+UPDATE ff.signal AS g
+SET
+    suspension = :skipped,
+    counts = FALSE
+WHERE g.execution_id = :execution_id
+    AND g.seq = :seq
+    AND COALESCE(g.suspension, -1) <> :skipped
+RETURNING
+    id, execution_id, seq, waitpoint_id, waitpoint, suspension, counts, name, category, source, source_type,
+    source_identity, correlation, payload, encoding, key, created_at, accepted_at, effect
+
+-- name: count_skipped_signals
+SELECT COUNT(*) AS number
+FROM ff.signal AS g
+WHERE g.execution_id = :execution_id
+    AND g.suspension = :skipped
+
+-- name: restore_skipped_signals
+UPDATE ff.signal
+SET suspension = NULL
+WHERE execution_id = :execution_id
+    AND suspension = :skipped
+
 -- name: available_signals
+-- A queue may be long, so read only the first signals of each queue: step from one signal to the next in the index.
+WITH RECURSIVE queue AS (
+    {queues}
+),
+next_signal (waitpoint_id, most, number, seq) AS (
+    SELECT
+        queue.waitpoint_id, queue.most, 1,
+        (
+            SELECT MIN(g.seq)
+            FROM ff.signal AS g
+            WHERE g.waitpoint_id = queue.waitpoint_id
+                AND g.suspension IS NULL
+                AND g.seq > queue.place
+        )
+    FROM queue
+    UNION ALL
+    SELECT
+        last.waitpoint_id, last.most, last.number + 1,
+        (
+            SELECT MIN(g.seq)
+            FROM ff.signal AS g
+            WHERE g.waitpoint_id = last.waitpoint_id
+                AND g.suspension IS NULL
+                AND g.seq > last.seq
+        )
+    FROM next_signal AS last
+    WHERE last.seq IS NOT NULL
+        AND last.number < last.most
+)
 SELECT g.id, g.waitpoint_id, g.waitpoint, g.name, g.source, g.seq, FALSE AS observed
+FROM next_signal
+JOIN ff.signal AS g
+    ON g.waitpoint_id = next_signal.waitpoint_id
+    AND g.seq = next_signal.seq
+    AND g.suspension IS NULL
+UNION
+SELECT g.id, g.waitpoint_id, g.waitpoint, g.name, g.source, g.seq, FALSE
 FROM ff.signal AS g
 WHERE g.waitpoint_id IN :waitpoint_ids
+    AND g.seq IN :skipped
     AND g.suspension IS NULL
 UNION ALL
 -- No earlier suspension has signals that the worker has not used: each suspension takes over those of the last one.
@@ -265,6 +336,12 @@ JOIN ff.signal AS g
 WHERE w.execution_id IN :execution_ids
     AND w.id IN :positioned_ids
 ORDER BY seq
+
+-- name: waitpoints_with_signals
+SELECT DISTINCT g.waitpoint_id
+FROM ff.signal AS g
+WHERE g.waitpoint_id IN :waitpoint_ids
+    AND g.suspension IS NULL
 
 -- name: counting_and_accepted_signals
 SELECT g.id, g.execution_id, g.waitpoint_id, g.waitpoint, g.key, g.name, g.source, g.seq, TRUE AS counting
@@ -293,9 +370,19 @@ SELECT
 FROM ff.signal AS g
 WHERE g.execution_id = :execution_id
     AND g.suspension = :number
-    AND (g.counts OR :include_unmatched)
+    AND g.counts
     AND g.seq > :after
-ORDER BY g.seq
+UNION ALL
+-- A separate part, so that the first part can use the index of counting signals.
+SELECT
+{signal}
+FROM ff.signal AS g
+WHERE g.execution_id = :execution_id
+    AND g.suspension = :number
+    AND NOT g.counts
+    AND :include_unmatched
+    AND g.seq > :after
+ORDER BY seq
 LIMIT :limit
 
 -- name: delete_suspensions

@@ -1,8 +1,13 @@
 -- Fragments of shared statements: lists as rows, and times.
 
 -- fragment: wanted
-SELECT wanted.key, wanted.place
-FROM unnest(CAST(:keys AS TEXT[]), CAST(:places AS BIGINT[])) AS wanted (key, place)
+SELECT wanted.key, wanted.place, wanted.most
+FROM unnest(CAST(:keys AS TEXT[]), CAST(:places AS BIGINT[]), CAST(:limits AS BIGINT[])) AS wanted (key, place, most)
+
+-- fragment: queues
+SELECT wanted.waitpoint_id, wanted.place, wanted.most
+FROM unnest(CAST(:waitpoint_ids AS UUID[]), CAST(:places AS BIGINT[]), CAST(:limits AS BIGINT[]))
+    AS wanted (waitpoint_id, place, most)
 
 -- Pairs of ids. Two lists would compare every execution with every suspension.
 -- fragment: named

@@ -1,10 +1,20 @@
 -- Fragments of shared statements: lists as rows, and times.
 
 -- fragment: wanted
-SELECT keys.value AS key, places.value AS place
+SELECT keys.value AS key, places.value AS place, limits.value AS most
 FROM json_each(:keys) AS keys
 JOIN json_each(:places) AS places
     ON places.key = keys.key
+JOIN json_each(:limits) AS limits
+    ON limits.key = keys.key
+
+-- fragment: queues
+SELECT ids.value AS waitpoint_id, places.value AS place, limits.value AS most
+FROM json_each(:waitpoint_ids) AS ids
+JOIN json_each(:places) AS places
+    ON places.key = ids.key
+JOIN json_each(:limits) AS limits
+    ON limits.key = ids.key
 
 -- Pairs of ids, each as one text. Two lists would compare every execution with every suspension.
 -- fragment: named
