@@ -29,8 +29,10 @@ from flowfabric.core.waits.bindings import Bound, parse_bindings
 from flowfabric.core.waits.conditions import AllOf, Condition, OperatorOnly, Single, validate
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
 from flowfabric.core.waits.suspend import Suspend
-from flowfabric.engine.context import Context
+from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.waitpoints import draw_waitpoint
+from flowfabric.ops.flows.cancel_children import CancelChildren
+from flowfabric.ops.flows.descendants import CancelCommand
 from flowfabric.ops.flows.wait_children import WaitChildren
 
 
@@ -207,6 +209,18 @@ def child_submissions(value: object) -> tuple[ChildSubmission, ...]:
     if len({child.key for child in children}) != len(children):
         raise InvalidRequest("invalid_request", "two children of one call have the same key", field="submissions")
     return children
+
+
+def cancel_children_request(
+    fence: object, children: object, principal: object, reason: object, source: object
+) -> CancelChildren:
+    """Return the request to cancel children."""
+    audit, source = audit_info(principal, reason), validation.name(source, "source")
+    return CancelChildren(
+        fence=requests.parse_fence(fence),
+        children=tuple(parse_id(child, "children") for child in validation.batch(children, "children")),
+        command=CancelCommand(audit=audit, source=source, children=True),
+    )
 
 
 def wait_children_request(

@@ -39,15 +39,14 @@ from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
 from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_limits, parse_places
 from flowfabric.engine import lease_requests
-from flowfabric.engine.context import Context, audit_info
+from flowfabric.engine.context import Context
 from flowfabric.engine.lease_locks import LockListener
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
 from flowfabric.engine.repeats import with_ids
 from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.waiters import Waiter, lane_topic, lease_topic
 from flowfabric.ops.events.eras import renew_era
-from flowfabric.ops.flows.cancel_children import CancelChildren, cancel_children
-from flowfabric.ops.flows.descendants import CancelCommand
+from flowfabric.ops.flows.cancel_children import cancel_children
 from flowfabric.ops.flows.submit_children import SubmitChildren, submit_children
 from flowfabric.ops.flows.wait_children import wait_children
 from flowfabric.ops.leases.checkpoint import CHECKPOINT, Transact, transact
@@ -320,13 +319,7 @@ class Leases:
 
         Children that have ended do not change. Return those of the given ids that are not children of this execution.
         """
-        request = CancelChildren(
-            fence=requests.parse_fence(fence),
-            children=tuple(parse_id(child, "children") for child in validation.batch(children, "children")),
-            command=CancelCommand(
-                audit=audit_info(principal, reason), source=validation.name(source, "source"), children=True
-            ),
-        )
+        request = lease_requests.cancel_children_request(fence, children, principal, reason, source)
         unrelated = await self._context.call(cancel_children, request)
         self._context.due_at(None)
         return unrelated
