@@ -22,7 +22,7 @@ async def test_store_info_has_backend_schema_and_time(store: TestStore, engine: 
     assert set(info.settings) == (
         {"journal_mode", "synchronous", "readable_by_others"}
         if store.name == "sqlite"
-        else {"fsync", "full_page_writes", "synchronous_commit"}
+        else {"fsync", "full_page_writes", "synchronous_commit", "tcp_keepalives_idle", "reached_by"}
     )
     assert all(info.settings.values()) and info.version[0].isdigit()
 

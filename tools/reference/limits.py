@@ -109,10 +109,12 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
 # Public constants that are numbers or durations but do not limit users.
 _NOT_LIMITS = {
     "app.app": {"DEFAULT_CONCURRENCY"},
+    "backends.postgres.pool": {"KEEP_STATEMENTS", "INITIAL_BACKOFF_S"},
     "engine.batcher": {"MAX_BATCH", "MAX_IN_FLIGHT", "SECOND_BATCH_MIN"},
     "cli.exit_codes": set(map(str, vars(exit_codes))),
     "core.flows.records": {"DEPENDENCIES"},
     "core.validation": {"MAX_INTEGER"},
+    "core.waits.records": {"SKIPPED"},
     "core.waits.snapshot": {"MAX_SIGNALS"},
     "core.events.subscribers": {"MAX_SCANNED_EVENTS"},
     "core.tokens.token": {"NONCE_BYTES"},

@@ -148,8 +148,7 @@ class Leases:
 
     def watch(self, lanes: Sequence[str], *, capabilities: Collection[str] = ()) -> WorkWatch:
         """Return a context manager that waits for work: claim in its block, and `wait` if a claim returns no lease."""
-        names = validation.names(lanes, "lanes")
-        offered = validation.capabilities(capabilities, "capabilities")
+        names, offered = validation.names(lanes, "lanes"), validation.capabilities(capabilities, "capabilities")
         wakeups = self._context.wakeups
         waiter = wakeups.waiter([lane_topic((self._context.namespace, lane)) for lane in names], offered)
         return WorkWatch(wakeups, waiter)
@@ -342,8 +341,8 @@ class Leases:
             lease_requests.completion(*lease_requests.result_pair(pair), encoding, ())
             for pair in validation.batch(results, "results")
         ]
-        for completion in completions:
-            self._context.forget_linked(completion.fence.lease_id)
+        for each in completions:
+            self._context.forget_linked(each.fence.lease_id)
         return await self._context.call_many(COMPLETE, completions)
 
     async def fail(
@@ -480,8 +479,8 @@ class Leases:
     async def _claim_by_id(
         self, id: object, worker: object, capabilities: object, lease_ttl: object, *, only_resumed: bool
     ) -> Lease:
-        id_, offered = parse_id(id), validation.capabilities(capabilities, "capabilities")
-        request = ClaimById(id_, self._terms(worker, lease_ttl), offered, only_resumed)
+        offered = validation.capabilities(capabilities, "capabilities")
+        request = ClaimById(parse_id(id), self._terms(worker, lease_ttl), offered, only_resumed)
         requested_at = time.monotonic()
         lease = await self._context.call(claim_execution, request)
         self._note_times([lease], requested_at)

@@ -348,10 +348,11 @@ class Suspender:
 
     async def close_opened(self, keys: Sequence[str], reason: str) -> list[str]:
         """Close the waitpoints that the run opened, because their wait has ended. Return the keys of the others."""
-        others, close = [key for key in keys if key not in self.opened], self._run.engine.waitpoints.close
+        others = [key for key in keys if key not in self.opened]
         for id_ in [self.opened.pop(key) for key in keys if key in self.opened]:
+            close = partial(self._run.engine.waitpoints.close, id_, reason, principal="program")
             with suppress(FlowFabricError):
-                await retry_while_owned(self._run, partial(close, id_, reason, principal="program"), needs_lease=False)
+                await retry_while_owned(self._run, close, needs_lease=False)
         return others
 
     def _schedule_timer(self) -> None:

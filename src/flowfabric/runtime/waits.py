@@ -384,12 +384,14 @@ def _timers(waits: Sequence[Wait]) -> list[Timer]:
 
 async def close_waitpoints(run: TaskRun, keys: Collection[str], reason: str) -> None:
     """Close the waitpoints of the execution with these keys, so that the engine refuses later signals to them."""
+    if not keys:
+        return
     # A commit in progress may be opening some of them.
     await run.record_writer.wait_idle()
     retry = partial(retry_while_owned, run, needs_lease=False)
     waitpoints = run.engine.waitpoints
     after: UUID | None = None
-    while keys and (page := await retry(partial(waitpoints.list, run.lease.execution_id, after=after))):
+    while page := await retry(partial(waitpoints.list, run.lease.execution_id, after=after)):
         after = page[-1].id
         for waitpoint in page:
             if waitpoint.key in keys and waitpoint.state is not WaitpointState.CLOSED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from flowfabric import (
     Signal,
     approval,
     gather,
+    race,
     sleep,
     step,
     sync,
@@ -245,6 +247,11 @@ def test_plain_task_function_can_be_called_directly() -> None:
     with direct():
         assert plain.fn("a") == "axy"
     assert sorted(calls) == ["a", "x", "y"]
+
+
+async def test_race_ends_its_losers_in_a_direct_call() -> None:
+    with direct():
+        assert (await race(step(str, 1), step(asyncio.Event().wait))).value == "1"
 
 
 async def test_task_with_an_approval_cannot_be_called_directly() -> None:

@@ -27,6 +27,9 @@ class FakeWait:
     def keys(self) -> dict[str, int]:
         return {} if self.child is not None else {"go": 0}
 
+    def limits(self) -> dict[str, int]:
+        return {} if self.child is not None else {"go": 1}
+
 
 async def test_several_reads_merge_into_one_snapshot_as_of_the_first_read(
     monkeypatch: pytest.MonkeyPatch,

@@ -256,7 +256,7 @@ class Gather(CallGroup):
     async def _fail(self, group: BranchGroup, index: int, error: BaseException) -> None:
         if self.is_left(error):
             await group.wait_ended()
-        elif isinstance(error, asyncio.CancelledError):
+        elif is_a(error, asyncio.CancelledError):
             await self.conclude_cancelled(group, index, error)
         elif self._is_final(error):
             await self.conclude(group, index, StepStatus.FAILED, cancel_steps=False)

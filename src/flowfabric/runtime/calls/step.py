@@ -272,7 +272,7 @@ class StepCall(DurableCall[Any]):
         except (asyncio.CancelledError, Exception) as error:
             if running.is_interrupted and not run.is_over:
                 raise self._deliver_cancel(task, branch) from error
-            if isinstance(error, Exception):
+            if guards.is_a(error, Exception):
                 raise
             if run.is_over:
                 raise run.calls.unwind_reason(branch) from None
@@ -377,7 +377,7 @@ class StepCall(DurableCall[Any]):
         try:
             await self._back_off(due)
         except asyncio.CancelledError as error:
-            if not isinstance(error, CancelRequested) and not self.run.is_over:
+            if not guards.is_a(error, CancelRequested) and not self.run.is_over:
                 self.run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
             raise
 
