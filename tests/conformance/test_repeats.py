@@ -248,11 +248,12 @@ async def test_calls_of_one_batch_share_the_time_limit(engine: Engine) -> None:
 
 
 async def test_calls_that_wait_behind_a_lost_batch_are_not_delayed_by_every_batch(engine: Engine) -> None:
-    lossy, _ = with_losses(engine, always("request"), retry_for_s=0.3)
+    lossy, _ = with_losses(engine, always("request"), retry_for_s=0.5)
     began = time.monotonic()
-    outcomes = await asyncio.gather(*(lossy.executions.submit("job") for _ in range(1500)), return_exceptions=True)
+    outcomes = await asyncio.gather(*(lossy.executions.submit("job") for _ in range(3000)), return_exceptions=True)
     assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
-    assert time.monotonic() - began < 3, "each of the 12 batches was repeated for the full time"
+    # Two of the 24 batches are under way at the same time.
+    assert time.monotonic() - began < 4, "each batch was repeated for the full time"
 
 
 async def test_repetition_can_be_switched_off(engine: Engine) -> None:
