@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flowfabric.backends.sqlite.log_check import has_log
 from flowfabric.engine import State
 from flowfabric.testing import VirtualClock
 from tests.children import Child, children
@@ -87,6 +90,18 @@ async def test_remaining_process_does_the_work_of_a_killed_one(store: SqliteTest
     assert max(Counter(victim.completed + heir.completed).values()) == 1
     assert await store.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
     await assert_sound(store)
+
+
+async def test_second_engine_of_a_process_keeps_the_locks_of_the_first_one(store: SqliteTestStore) -> None:
+    """POSIX locks of a process end if it closes the file once, and then another process would delete the log."""
+    async with opened(store):
+        pass
+    async with opened(store) as first:
+        assert not has_log(str(store.path))
+        async with opened(store):
+            command = [sys.executable, "-m", "flowfabric", *("--store", store.url, "--not-durable", "migrate")]
+            await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+            await submitted(first)
 
 
 async def test_store_time_never_goes_back_with_the_clock_of_a_process(store: SqliteTestStore) -> None:

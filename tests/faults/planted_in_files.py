@@ -49,8 +49,13 @@ PLANTED_IN_FILES = (
     PlantedFault(
         "file that needs a deleted log is accepted",
         f"{COPIES}::test_store_without_the_log_of_an_unfinished_checkpoint_is_always_refused",
-        Edit(f"{SQLITE}/log_check.py", "return pages * (", "return False and pages * ("),
+        Edit(f"{SQLITE}/log_check.py", "return bool(pages * ", "return False and bool(pages * "),
         Edit(f"{SQLITE}/opening.py", "        _check_alone(path)\n", "        pass\n"),
+    ),
+    PlantedFault(
+        "opening a store ends the locks of this process",
+        "../adversity/test_sqlite_processes.py::test_second_engine_of_a_process_keeps_the_locks_of_the_first_one",
+        Edit(f"{SQLITE}/log_check.py", "Path(path).stat().st_size)\n", "len(Path(path).read_bytes()))\n"),
     ),
     PlantedFault(
         "connection to a former file is joined",

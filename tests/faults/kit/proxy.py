@@ -35,6 +35,8 @@ QUERY, PARSE, BIND, EXECUTE, READY = b"Q", b"P", b"B", b"E", b"Z"
 IDLE, IN_TRANSACTION = b"I", b"T"
 VanishingPlace = Literal["inside a statement", "between statements"]
 WRITES = (b"INSERT INTO", b'UPDATE "', b"DELETE FROM")
+# The event loop calls `accept` at most so many turns after it has accepted a connection.
+_ACCEPT_TURNS = 5
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -280,24 +282,28 @@ def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
 async def _serve(controls: Sequence[Proxy], ports: queue.Queue[list[int]]) -> None:
     lines = set[asyncio.Task[None]]()
 
-    async def serve(proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "asyncio serves a client in a task"
-        lines.add(task)
-        with contextlib.suppress(asyncio.CancelledError):
-            await proxy.serve(reader, writer)
-        lines.discard(task)
+    def accept(proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = asyncio.create_task(proxy.serve(reader, writer))
+        lines.add(line)
+        line.add_done_callback(lines.discard)
+        # A task that is cancelled before it begins does not close its connection.
+        line.add_done_callback(lambda _: writer.close())
 
-    listeners = [await asyncio.start_server(partial(serve, proxy), "127.0.0.1", 0) for proxy in controls]
+    listeners = [await asyncio.start_server(partial(accept, proxy), "127.0.0.1", 0) for proxy in controls]
     ports.put([listener.sockets[0].getsockname()[1] for listener in listeners])
     try:
         await asyncio.Future[None]()
     finally:
+        # A server that is closed leaves the connections open that it has just accepted. So first stop accepting.
+        for listener in listeners:
+            asyncio.get_running_loop().remove_reader(listener.sockets[0])
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
         for listener in listeners:
             listener.close()
         while lines:
-            for task in lines:
-                task.cancel()
+            for line in lines:
+                line.cancel()
             await asyncio.gather(*lines, return_exceptions=True)
         await asyncio.sleep(0)  # Let the transports close.
 

@@ -24,7 +24,6 @@ from flowfabric.core.errors import Unavailable
 _TRIES = 3
 _PAUSE_S = 0.02
 _HEADER_BYTES = 32
-_DATABASE_HEADER_BYTES = 100
 _FRAME_HEADER_BYTES = 24
 _MAGIC = (0x377F0682, 0x377F0683)
 _LEAF = 0x0D
@@ -54,17 +53,18 @@ def has_lost_log(path: str) -> bool:
     """Return whether a database without content in its log has lost that log.
 
     After a normal close, neither the log nor its index exists. A finished checkpoint cuts the file to the size in its
-    header, so a longer file needs the rest of a log.
+    header, so a longer file needs the rest of a log. Only SQLite may open the file: if this process uses the store
+    already, closing the file in another way would end the locks of SQLite.
     """
-    database = Path(path)
     if Path(path + INDEX_SUFFIX).exists() and not Path(path + LOG_SUFFIX).exists():
         return True
-    with database.open("rb") as file:
-        header = file.read(_DATABASE_HEADER_BYTES)
-    if len(header) < _DATABASE_HEADER_BYTES:
-        return False  # The file is new and empty.
-    page_size, pages = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
-    return pages * (_LARGEST_PAGE if page_size == 1 else page_size) < database.stat().st_size
+    try:
+        with closing(connect_read_only(path, without_log=True)) as connection:
+            [page_bytes] = connection.execute("PRAGMA page_size").fetchone()
+            [pages] = connection.execute("PRAGMA page_count").fetchone()
+    except sqlite3.Error:
+        return False  # This is no database, or it is damaged. Opening it raises.
+    return bool(pages * page_bytes < Path(path).stat().st_size)
 
 
 def check_log(path: str) -> bool:
