@@ -132,6 +132,7 @@ class Role:
     good: tuple[Any, ...] = ()
 
 
+_JSON_SCHEMA = "Mapping[str, Any] | str"
 ROLES = {
     "UUID | str": Role(_NO_IDS),
     "Grant | UUID | str": Role([*_NO_IDS, *_GRANTS]),
@@ -148,6 +149,8 @@ ROLES = {
     "Mapping[str, str | None]": Role(_NO_TAGS, good=({},)),
     "Collection[str]": Role(_NO_TOKENS, good=([], {})),
     "Sequence[str]": Role(_NO_NAME_LISTS),
+    "DeclaredSignals": Role([*_NO_NAME_LISTS, {"a": 7}, {"a": "{"}, {7: None}], good=({},)),
+    _JSON_SCHEMA: Role(["{", "[]", "7", 7, b"{}", ["a"], {"a": math.nan}], good=({},)),
     "Sequence[EventFamily | str]": Role(["lease", b"lease", 7, ["nonsense"], [NUL], [None], [7]], good=([],)),
     "Submission": Role(["x", 7, b"job", [Submission(kind="a")], Submission]),
     "Sequence[Submission]": Role(_NO_SUBMISSIONS, good=([],)),
@@ -245,7 +248,9 @@ def parameters(call: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def role_of(parameter: inspect.Parameter) -> Role | None:
     """Return the role of an argument, or None if its annotation is unknown."""
-    return BY_NAME.get(parameter.name) or ROLES.get(str(parameter.annotation).removesuffix(" | None"))
+    annotation = str(parameter.annotation).removesuffix(" | None")
+    # A schema of JSON has the same name as the schema of a database.
+    return ROLES[annotation] if annotation == _JSON_SCHEMA else BY_NAME.get(parameter.name) or ROLES.get(annotation)
 
 
 def bad_values(parameter: inspect.Parameter) -> Iterator[Any]:

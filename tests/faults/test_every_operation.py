@@ -22,7 +22,7 @@ GROUPS = (
 )  # fmt: skip
 READS = {
     "executions": "children count describe history list peek result steps wait wait_until",
-    "leases": "held journal read_waits watch",
+    "leases": "held journal peek read_waits watch watch_held",
     "waitpoints": "list list_suspended tokens",
     "signals": "list",
     "flows": "describe inputs list members wait",

@@ -189,6 +189,7 @@ WAITS: dict[str, Operation] = {
     ),
     "approve": Operation(suspended(), lambda e, slot: e.signals.approve(slot.execution_id, "boss", suffix="once")),
     "send": Operation(listening, lambda e, id_: e.signals.send(id_, "go", key="once")),
+    "skip": Operation(declared, lambda e, slot: e.signals.skip(slot.fence, 1, "not readable")),
     "operator resume": Operation(
         suspended(timeout="1h"), lambda e, slot: e.operator.resume(slot.execution_id, suspension=slot.suspension_id)
     ),

@@ -257,6 +257,12 @@ def completion(fence: Fence, result: bytes, encoding: str, steps: Sequence[Step]
     )
 
 
+def completions(results: object, encoding: object) -> list[Completion]:
+    """Return the request for each pair of a fence and a result."""
+    label = validation.name(encoding, "encoding")
+    return [completion(*result_pair(pair), label, ()) for pair in validation.batch(results, "results")]
+
+
 def result_pair(value: object) -> tuple[Fence, bytes]:
     """Check that the value is a pair, and return it; its fence and its result are validated later."""
     if not isinstance(value, tuple) or len(value) != 2:

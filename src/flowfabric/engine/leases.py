@@ -157,7 +157,7 @@ class Leases:
         """Return a waiter that is notified when others end a lease of this instance or request a cancel."""
         return self._context.wakeups.waiter([lease_topic(validation.name(instance, "instance"))])
 
-    async def peek(self, ids: Sequence[UUID]) -> dict[UUID, LeaseSnapshot]:
+    async def peek(self, ids: Sequence[UUID | str]) -> dict[UUID, LeaseSnapshot]:
         """Return the live lease and the requested cancel of each execution that exists, by one plain read."""
         return await self._context.call(peek_leases, [parse_id(id_) for id_ in validation.batch(ids, "ids")])
 
@@ -262,7 +262,9 @@ class Leases:
         """
         id_, positions = requests.parse_fence(fence).execution_id, parse_places(waitpoints)
         ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
-        request = WaitSnapshotRequest(id_, positions, ids, parse_skipped(skipped), parse_limits(limits or {}))
+        request = WaitSnapshotRequest(
+            id_, positions, ids, parse_skipped(skipped), parse_limits({} if limits is None else limits)
+        )
         return await self._context.call(READ_WAITS, request)
 
     # Children.
@@ -337,10 +339,7 @@ class Leases:
         self, results: Sequence[tuple[Fence, bytes]], *, encoding: str = "json"
     ) -> list[Ended | FlowFabricError]:
         """Complete many executions, and return the outcome or the refusal of each, in order."""
-        completions = [
-            lease_requests.completion(*lease_requests.result_pair(pair), encoding, ())
-            for pair in validation.batch(results, "results")
-        ]
+        completions = lease_requests.completions(results, encoding)
         for each in completions:
             self._context.forget_linked(each.fence.lease_id)
         return await self._context.call_many(COMPLETE, completions)

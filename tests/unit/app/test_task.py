@@ -55,7 +55,7 @@ def test_inputs_are_stored_by_name_with_their_defaults() -> None:
 def test_submission_has_the_settings_of_the_task() -> None:
     submission = refund.submission((Order("a"),), {})
     assert (submission.kind, submission.lane, submission.priority) == ("refund", "slow", 7)
-    assert (submission.requires, submission.signals) == (("gpu",), ("paid",))
+    assert (submission.requires, list(submission.signals)) == (("gpu",), ["paid"])
     policy = submission.policy
     assert (policy.max_retries, policy.backoff.initial) == (5, timedelta(seconds=2))
     assert (policy.attempt_timeout, policy.deadline) == (timedelta(minutes=1), timedelta(days=1))

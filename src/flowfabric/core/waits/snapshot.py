@@ -79,4 +79,8 @@ def parse_limits(value: object) -> dict[str, int]:
     """Return a validated mapping from keys of waitpoints to the numbers of signals that are requested."""
     if not isinstance(value, Mapping):
         raise validation.wrong_type("limits", "a mapping of keys to numbers", value)
-    return {key: validation.integer(limit, "limit", 1, validation.MAX_BATCH) for key, limit in value.items()}
+    validation.integer(len(value), "number of limits", 0, validation.MAX_BATCH)
+    return {
+        validation.name(key, "key"): validation.integer(limit, "limit", 1, validation.MAX_BATCH)
+        for key, limit in value.items()
+    }

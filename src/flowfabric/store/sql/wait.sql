@@ -314,10 +314,7 @@ next_signal (waitpoint_id, most, number, seq) AS (
 )
 SELECT g.id, g.waitpoint_id, g.waitpoint, g.name, g.source, g.seq, FALSE AS observed
 FROM next_signal
-JOIN ff.signal AS g
-    ON g.waitpoint_id = next_signal.waitpoint_id
-    AND g.seq = next_signal.seq
-    AND g.suspension IS NULL
+{join_next_signal}
 UNION
 SELECT g.id, g.waitpoint_id, g.waitpoint, g.name, g.source, g.seq, FALSE
 FROM ff.signal AS g

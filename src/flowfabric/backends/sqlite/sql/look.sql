@@ -16,6 +16,12 @@ JOIN json_each(:places) AS places
 JOIN json_each(:limits) AS limits
     ON limits.key = ids.key
 
+-- fragment: join_next_signal
+JOIN ff.signal AS g
+    ON g.waitpoint_id = next_signal.waitpoint_id
+    AND g.seq = next_signal.seq
+    AND g.suspension IS NULL
+
 -- Pairs of ids, each as one text. Two lists would compare every execution with every suspension.
 -- fragment: named
 SELECT substr(pair.value, 1, 36) AS execution_id, substr(pair.value, 37) AS id
