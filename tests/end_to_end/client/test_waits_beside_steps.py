@@ -59,8 +59,9 @@ async def open_keys(engine: Engine, handle: Handle[Any]) -> list[str]:
 
 async def until_open(engine: Engine, handle: Handle[Any], *keys: str) -> None:
     """Return when these waitpoints are open."""
-    while not set(keys).issubset(await open_keys(engine, handle)):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(10):
+        while not set(keys).issubset(await open_keys(engine, handle)):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def test_undeclared_signal_is_accepted_while_another_branch_runs_a_step(
