@@ -8,9 +8,8 @@ REPEATS, BATCHER, POOL = "engine/repeats.py", "engine/batcher.py", "backends/pos
 CALLS, CONNECTIONS = "../conformance/test_repeats.py", "../adversity/test_connections.py"
 UNSAFE = f"{CALLS}::test_call_that_is_not_safe_to_repeat_is_left_to_the_caller"
 USERS = "../end_to_end/client/test_repeats.py"
-STORE, LOOP = "backends/postgres/store.py", "reconcilers/loop.py"
+STORE = "backends/postgres/store.py"
 SERVERS, HOSTS = "../adversity/test_unusable_servers.py", "../adversity/test_vanished_hosts.py"
-TAKEOVER = f"{HOSTS}::test_another_worker_takes_over_from_a_host_that_vanished_inside_a_transaction"
 BLACKOUT = (
     "../adversity/test_blackouts.py::test_worker_exits_in_time_if_it_gets_sigterm_while_the_store_does_not_respond"
 )
@@ -123,14 +122,14 @@ PLANTED_IN_CONNECTIONS = (
         Edit("backends/postgres/keepalive.py", "        _watch(transport)\n", "        pass\n"),
     ),
     PlantedFault(
-        "silent transaction keeps its locks",
-        f"{TAKEOVER}[delay]",
-        Edit(STORE, "int(idle_limit_s(settings.statement_timeout_s) * 1000)", "0"),
+        "session may be silent inside a transaction for a minute",
+        f"{HOSTS}::test_session_requests_keepalives_on_both_sides",
+        Edit(STORE, "int(idle_limit_s(settings.statement_timeout_s) * 1000)", "60_000"),
     ),
     PlantedFault(
-        "session that stopped inside a statement keeps its locks",
-        f"{TAKEOVER}[fail]",
-        Edit(LOOP, "            await self._end_stalled_sessions()\n", "            pass\n"),
+        "transaction behind a pooler has no limits",
+        f"{HOSTS}::test_session_behind_a_pooler_bounds_each_transaction",
+        Edit(STORE, 'local_settings if settings.pooler else ""', '""'),
     ),
     PlantedFault(
         "cancelled transaction waits for its rollback",
