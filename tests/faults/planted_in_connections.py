@@ -205,9 +205,4 @@ PLANTED_IN_CONNECTIONS = (
         f"{BLACKOUT}[sqlite-app.run]",
         Edit("backends/sqlite/store.py", "await asyncio.wait([waiting], timeout=timeout_s)", "await waiting"),
     ),
-    PlantedFault(
-        "process cannot end while SQLite waits for a locked file",
-        f"{BLACKOUT}[sqlite-app.run]",
-        Edit("backends/sqlite/writer.py", "_LOCK_STEP_MS = 400", "_LOCK_STEP_MS = 10_000"),
-    ),
 )
