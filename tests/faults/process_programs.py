@@ -23,7 +23,7 @@ from flowfabric import App, step
 from flowfabric.engine import StoreOptions, connect
 
 PATIENCE_S = 30.0
-CHILD_LIFETIME_S = 10
+CHILD_LIFETIME_S = 3
 
 
 def open_app(url: str, schema: str) -> App:
