@@ -81,7 +81,7 @@ async def test_session_that_copies_or_waits_for_a_lock_is_not_ended(
             copied.set()
             await blocker.execute("SELECT pg_advisory_unlock(1)")
             results = await asyncio.gather(copying, waiting, return_exceptions=True)
-        assert results == ["COPY 1", "SELECT 1"]
+        assert list(results) == ["COPY 1", "SELECT 1"]
         await copier.close()
         await waiter.close()
     await store.drop()
