@@ -47,8 +47,8 @@ class Submit(BatchOperation[SubmitRequest, Submitted]):
     name = "submit"
     batch_path = "insert_batch"
 
-    def key(self, request: SubmitRequest) -> UUID:
-        return request.id
+    def key(self, request: SubmitRequest) -> int:
+        return request.id.int
 
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[SubmitRequest]
