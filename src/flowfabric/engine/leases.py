@@ -129,7 +129,8 @@ class Leases:
     ) -> Lease:
         """Return a lease on this execution to continue an interrupted attempt.
 
-        Raise `not_a_resumed_execution` if no attempt was interrupted.
+        Raise `not_a_resumed_execution` if no attempt was interrupted, or if the execution is still suspended, delayed,
+        held or waiting for children.
         """
         return await self._claim_by_id(id, worker, capabilities, lease_ttl, only_resumed=True)
 
