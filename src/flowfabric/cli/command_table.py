@@ -179,7 +179,9 @@ are those of the app; --store and the related options apply only if the app sets
 LANES = CommandSpec(
     name="lanes", help="list, pause, resume and drain lanes", run="lanes:list_lanes",
     subcommands=(
-        CommandSpec(name="list", help="list lanes with their backlog", run="lanes:list_lanes"),
+        CommandSpec(
+            name="list", help="list lanes with their backlog", run="lanes:list_lanes", arguments=(LIMIT, CURSOR)
+        ),
         CommandSpec(
             name="pause", help="stop handing out work of a lane", run="lanes:pause", is_audited=True, arguments=(LANE,)
         ),
@@ -226,7 +228,7 @@ WORKERS = CommandSpec(
     subcommands=(
         CommandSpec(
             name="list", help="list live workers", run="workers:list_workers",
-            arguments=(argument("--lane", help="only on this lane"),),
+            arguments=(argument("--lane", help="only on this lane"), LIMIT, CURSOR),
         ),
         CommandSpec(
             name="remove", help="remove a dead worker from the registry", run="workers:remove", is_audited=True,

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
-import json
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -25,6 +21,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context
+from flowfabric.engine.cursors import LAST_ID, make_cursor, open_cursor, query_digest
 from flowfabric.engine.repeats import with_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic
@@ -41,7 +38,6 @@ _MAX_POLL_S = 0.25
 _MAX_POLL_NOTIFIED_S = 2.0
 _POLL_INTERVAL = timedelta(seconds=POLL_WHILE_LISTENING_S)
 _NO_TAGS: Mapping[str, str] = {}
-LAST_ID = UUID(int=2**128 - 1)
 Result = TypeVar("Result")
 # A function that checks whether the wait is over, and returns None if it is not. Its argument is the snapshot of the
 # notification; without a snapshot, the function reads the store.
@@ -344,31 +340,6 @@ async def _wait_for(wakeups: NotifyHub, waiter: Waiter, check: Check[Result]) ->
 
 def _has_ended(snapshot: StateSnapshot) -> bool:
     return snapshot.outcome is not None
-
-
-# The functions below make and read cursors. A cursor is valid only for the query that returned it.
-
-
-def query_digest(namespace: str, filters: Mapping[str, Any]) -> str:
-    """Return a digest that identifies a query."""
-    return hashlib.sha256(json.dumps([namespace, filters], default=str, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def make_cursor(last: UUID, query: str) -> str:
-    """Return the cursor for the page that follows the record `last`."""
-    return base64.urlsafe_b64encode(last.bytes + bytes.fromhex(query)).decode()
-
-
-def open_cursor(cursor: object, query: str) -> UUID:
-    """Return the id after which the next page starts. Refuse a cursor from a different query."""
-    try:
-        data = base64.b64decode(cursor, altchars=b"-_", validate=True) if isinstance(cursor, str) else b""
-    except (binascii.Error, ValueError):
-        data = b""
-    if len(data) != 24 or data[16:].hex() != query:
-        message = "the cursor does not belong to this query; start without one, or keep the filters unchanged"
-        raise InvalidRequest("cursor_invalid", message)
-    return UUID(bytes=data[:16])
 
 
 def _check_submission(value: object) -> Submission:

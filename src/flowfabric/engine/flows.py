@@ -32,7 +32,8 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context, audit_info
-from flowfabric.engine.executions import LAST_ID, make_cursor, open_cursor, query_digest, wait_until_ended
+from flowfabric.engine.cursors import LAST_ID, make_cursor, open_cursor, query_digest
+from flowfabric.engine.executions import wait_until_ended
 from flowfabric.engine.repeats import with_ids
 from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow
 from flowfabric.ops.flows.extend import MemberAddition, NewEdge, SealRequest, add_edge, add_member, seal

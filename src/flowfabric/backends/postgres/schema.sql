@@ -25,6 +25,9 @@ CREATE TABLE ff.lane (
     name TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('active', 'paused', 'draining')),
     changed_at TIMESTAMPTZ NOT NULL,
+    -- Who changed the state, and why. Null if an earlier release changed it.
+    principal TEXT,
+    reason TEXT,
     PRIMARY KEY (namespace, name)
 );
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from flowfabric.cli.commands.lanes import lane_views, lanes_table
+from flowfabric.cli.commands.lanes import lane_views, lanes_table, read_lanes, read_workers
 from flowfabric.cli.commands.signals import waitpoints_table
 from flowfabric.cli.inputs import parse_tags, parse_time
 from flowfabric.cli.output import (
@@ -16,6 +16,7 @@ from flowfabric.cli.output import (
     format_time,
     print_hint,
     print_lines,
+    print_next,
     print_result,
     stdout_screen,
     to_json,
@@ -187,8 +188,7 @@ async def list_executions(arguments: argparse.Namespace) -> None:
             cursor = page.next_cursor
             if cursor is None or not arguments.all:
                 break
-    if cursor is not None:
-        print_hint(f"More: --cursor {cursor}")
+    print_next(cursor)
 
 
 def _print_page(arguments: argparse.Namespace, page: Page, now: datetime) -> None:
@@ -232,8 +232,8 @@ _BAR_CELLS = 20
 async def show_stats(arguments: argparse.Namespace) -> None:
     """Print counts of executions, lanes and workers."""
     async with open_for_reading(arguments) as engine:
-        counts, lanes = await engine.executions.count(), await engine.lanes.list()
-        backlog, workers = await engine.backlog(), await engine.workers.list()
+        counts, lanes = await engine.executions.count(), await read_lanes(engine)
+        backlog, workers = await engine.backlog(), await read_workers(engine)
         status = await engine.events.status()
     busy, slots = sum(worker.busy for worker in workers), sum(worker.slots for worker in workers)
     if arguments.json:

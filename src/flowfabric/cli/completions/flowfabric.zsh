@@ -373,6 +373,8 @@ _shtab_flowfabric_lanes_drain_defaults_added=0
 
 _shtab_flowfabric_lanes_list_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--limit[show at most N (50)]:N:"
+  "--cursor[continue after the previous page, with the same filters]:cursor:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"
   "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
@@ -704,6 +706,8 @@ _shtab_flowfabric_workers_defaults_added=0
 _shtab_flowfabric_workers_list_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--lane[only on this lane]:lane:"
+  "--limit[show at most N (50)]:N:"
+  "--cursor[continue after the previous page, with the same filters]:cursor:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"
   "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
