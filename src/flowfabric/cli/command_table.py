@@ -237,6 +237,12 @@ WORKERS = CommandSpec(
         ),
     ),
 )  # fmt: skip
+LEASES = CommandSpec(
+    name="leases", help="list leases that are past their time", run="show:list_expired_leases",
+    description="""A background duty ends such a lease soon, so that another worker continues. Leases that stay in this
+list show that no duty runs: start a worker.""",
+    arguments=(LIMIT, CURSOR),
+)  # fmt: skip
 STATS = CommandSpec(name="stats", help="count executions, waiting work and workers", run="show:show_stats")
 DOCTOR = CommandSpec(
     name="doctor", help="check the store and suggest repairs", run="doctor:examine",
@@ -283,7 +289,8 @@ zsh)` after compinit. In fish, run `flowfabric completion fish | source`.""",
 )  # fmt: skip
 
 STORE_COMMANDS = (
-    WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, STATS, DOCTOR, MIGRATE, BACKUP, RESTORE, CHECK, BENCH, COMPLETION
+    WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, LEASES, STATS, DOCTOR, MIGRATE, BACKUP, RESTORE, CHECK, BENCH,
+    COMPLETION,
 )  # fmt: skip
 
 COMMANDS = (*EXECUTION_COMMANDS, *OPERATOR_COMMANDS, *STORE_COMMANDS)

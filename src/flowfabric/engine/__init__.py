@@ -129,11 +129,11 @@ from flowfabric.core.waits.records import (
 )
 from flowfabric.core.waits.snapshot import Override, WaitSnapshot
 from flowfabric.core.workers import MarkedDead, Registered, WorkerInfo, WorkerPage
+from flowfabric.engine.claims import WorkWatch
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.events import EventsStatus
 from flowfabric.engine.opener import StoreOptions, connect
 from flowfabric.engine.subscription import Subscription
-from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.listener import ListenerStatus
 from flowfabric.reconcilers.duty import Tick
 from flowfabric.store.ports import StoreInfo

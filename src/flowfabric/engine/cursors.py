@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from flowfabric.core.errors import InvalidRequest
 
 LAST_ID = UUID(int=2**128 - 1)
 _DIGEST_BYTES = 8
+Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
 
@@ -48,6 +49,13 @@ def make_cursor(last: UUID | str, query: str) -> str:
     """Return the cursor for the page that follows the item with this id or name."""
     key = last.bytes if isinstance(last, UUID) else last.encode()
     return base64.urlsafe_b64encode(key + bytes.fromhex(query)).decode()
+
+
+def cut_page(
+    found: Sequence[Item], size: int, query: str, key: Callable[[Item], UUID | str]
+) -> tuple[tuple[Item, ...], str | None]:
+    """Return the items of a page and the cursor of the next one. `found` has one item more if there is a next page."""
+    return tuple(found[:size]), make_cursor(key(found[size - 1]), query) if len(found) > size else None
 
 
 def open_cursor(cursor: object, query: str) -> UUID:

@@ -21,7 +21,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context
-from flowfabric.engine.cursors import LAST_ID, make_cursor, open_cursor, query_digest
+from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
 from flowfabric.engine.repeats import with_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic
@@ -235,8 +235,7 @@ class Executions:
         before = LAST_ID if cursor is None else open_cursor(cursor, query)
         listing = Listing(namespace=context.namespace, before=before, limit=size + 1, **filters)
         summaries = await context.call(list_executions, listing)
-        page = tuple(summaries[:size])
-        return Page(page, make_cursor(page[-1].id, query) if len(summaries) > size else None)
+        return Page(*cut_page(summaries, size, query, lambda execution: execution.id))
 
     async def count(self) -> dict[State, ApproximateCount]:
         """Return the number of executions in each state.

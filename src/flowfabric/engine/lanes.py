@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowfabric.core import validation
 from flowfabric.core.lanes import LanePage, LaneState
 from flowfabric.engine.context import Context, audit_info
-from flowfabric.engine.cursors import make_cursor, open_name_cursor, query_digest
+from flowfabric.engine.cursors import cut_page, open_name_cursor, query_digest
 from flowfabric.engine.operator import OPERATOR
 from flowfabric.ops.operator.lanes import LaneChange, NamedPage, list_lanes, set_lane
 
@@ -38,8 +38,7 @@ class Lanes:
         query = query_digest(self._context.namespace, {"lanes": True})
         after = "" if cursor is None else open_name_cursor(cursor, query)
         lanes = await self._context.call(list_lanes, NamedPage(after, size + 1))
-        page = tuple(lanes[:size])
-        return LanePage(page, make_cursor(page[-1].lane, query) if len(lanes) > size else None)
+        return LanePage(*cut_page(lanes, size, query, lambda lane: lane.lane))
 
     async def _set(self, lane: object, state: LaneState, reason: object, principal: object) -> LaneState:
         change = LaneChange(validation.name(lane, "lane"), state, audit_info(principal, reason))

@@ -12,7 +12,7 @@ from flowfabric.core.executions.outcomes import AlreadySatisfied
 from flowfabric.core.executions.records import WorkerId
 from flowfabric.core.workers import MarkedDead, Registered, Registration, WorkerPage
 from flowfabric.engine.context import Context, audit_info
-from flowfabric.engine.cursors import make_cursor, open_name_cursor, query_digest
+from flowfabric.engine.cursors import cut_page, open_name_cursor, query_digest
 from flowfabric.engine.operator import OPERATOR
 from flowfabric.ops.workers import (
     Heartbeat,
@@ -81,8 +81,7 @@ class Workers:
         query = query_digest(self._context.namespace, {"workers": True, "lane": lane})
         after = "" if cursor is None else open_name_cursor(cursor, query)
         workers = await self._context.call(list_workers, WorkerListing(lane, after, size + 1))
-        page = tuple(workers[:size])
-        return WorkerPage(page, make_cursor(page[-1].id.instance, query) if len(workers) > size else None)
+        return WorkerPage(*cut_page(workers, size, query, lambda worker: worker.id.instance))
 
     async def mark_dead(
         self, instance: str, reason: str = "", *, principal: str = OPERATOR

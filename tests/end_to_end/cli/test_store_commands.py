@@ -16,6 +16,7 @@ from tests.scenarios import leased
 from tests.stores import TestStore, opened
 
 SECRET = "ab" * 32
+LONG_AGO = {"sqlite": "1", "postgres": "'2001-01-01'"}
 
 
 async def test_lanes_are_listed_paused_resumed_and_drained(store: TestStore, shell: Shell) -> None:
@@ -52,6 +53,16 @@ async def test_lanes_and_workers_are_listed_in_pages(store: TestStore, shell: Sh
             cursor = first.error.split()[-1]
             second = await shell.run(command, "list", "--limit", "2", "--cursor", cursor)
             assert ([line.split()[0] for line in second.lines[1:]], second.error) == (["two"], "")
+
+
+async def test_leases_past_their_time_are_listed(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        lease = await leased(engine, worker="gone")
+        assert (await shell.run("leases")).error == "No lease is past its time.\n"
+        at = LONG_AGO[store.name]
+        await store.query(f"UPDATE ff.execution SET lease_check_at = {at}, lease_expires_at = {at}")
+        row = (await shell.run("leases")).lines[1].split()
+        assert row[0] == str(lease.execution_id) and row[2] == "gone" and row[3].endswith("d")
 
 
 async def test_a_flow_is_listed_and_drawn(store: TestStore, shell: Shell) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from flowfabric.cli.commands.lanes import lane_views, lanes_table, read_lanes, read_workers
 from flowfabric.cli.commands.signals import waitpoints_table
-from flowfabric.cli.inputs import parse_tags, parse_time
+from flowfabric.cli.inputs import page_args, parse_tags, parse_time
 from flowfabric.cli.output import (
     format_age,
     format_count,
@@ -163,6 +163,11 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+_LEASE_COLUMNS = (
+    Column("ID"), Column("KIND", 8), Column("INSTANCE", 8), Column("EXPIRED", align_right=True)
+)  # fmt: skip
+
+
 async def list_executions(arguments: argparse.Namespace) -> None:
     """Print one page of executions, or all pages with --all."""
     if arguments.all and arguments.limit is not None:
@@ -262,6 +267,30 @@ def counts_table(counts: Mapping[State, ApproximateCount], screen: Screen) -> li
     return format_table(
         (Column("STATE"), Column("EXECUTIONS", align_right=True), Column("", 4, is_optional=True)), rows, screen
     )
+
+
+async def list_expired_leases(arguments: argparse.Namespace) -> None:
+    """Print one page of executions whose lease is past its time."""
+    async with open_for_reading(arguments) as engine:
+        page = await engine.leases.expired(**page_args(arguments))
+        now = engine.now()
+    if arguments.json:
+        print_lines(format_json(execution) for execution in page.items)
+    elif page.items:
+        print_lines(leases_table(page.items, now, stdout_screen()))
+    else:
+        print_hint("No lease is past its time.")
+    print_next(page.next_cursor)
+
+
+def leases_table(executions: Sequence[Summary], now: datetime, screen: Screen) -> list[str]:
+    """Return the leases of executions as a table."""
+    rows = [
+        (execution.id, execution.kind, lease.worker.instance, format_age(lease.expires_at, now))
+        for execution in executions
+        if (lease := execution.lease) is not None
+    ]
+    return format_table(_LEASE_COLUMNS, rows, screen)
 
 
 async def explain(arguments: argparse.Namespace) -> None:
