@@ -150,12 +150,14 @@ class Task(Generic[P, R]):
         tags: Mapping[str, str] | None = None,
         detached: bool = False,
         connection: object = None,
+        creator: str | None = None,
     ) -> Task[P, R]:
         """Return the same task with new call options. Options that you omit keep their values.
 
         With a `key`, a repeated submit returns the same execution. So does the `id` that an `Unavailable` error has in
         its fields. `name` is for members of a flow. `connection` is a database connection with an open transaction, in
-        which the execution is stored. A `detached` child is not cancelled with its parent.
+        which the execution is stored. A `detached` child is not cancelled with its parent. `creator` is the name of the
+        person or program that submits; lists and `flowfabric show` show it.
         """
         return Task(
             self._inner.options(
@@ -172,6 +174,7 @@ class Task(Generic[P, R]):
                 tags=tags,
                 detached=detached,
                 connection=connection,
+                creator=creator,
             )
         )
 

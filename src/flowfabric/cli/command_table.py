@@ -35,6 +35,7 @@ they default to the task's decorator, and the execution is submitted to the app'
         repeatable("--requires", metavar="CAPABILITY", help="run only on workers that offer this; repeatable"),
         repeatable("--signal", metavar="NAME", help="accept signals of this name; repeatable"),
         repeatable("--tag", metavar="KEY=VALUE", help="add a tag; repeatable"),
+        argument("--creator", metavar="WHO", help="who submits, as shown by show and list --json"),
         flag("--wait", help="wait until it ends and print its result"),
         argument("--timeout", metavar="DURATION", help="wait at most this long"),
     ),

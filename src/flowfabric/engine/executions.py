@@ -67,8 +67,12 @@ class Executions:
         delay: validation.Duration | None = None,
         deadline: datetime | None = None,
         signals: DeclaredSignals = (),
+        creator: str | None = None,
     ) -> Submitted:
         """Store one new execution, described by a kind and options or by a `Submission`.
+
+        `creator` names the person or program that submits. It is kept with the execution, and takes no part in the
+        comparison of repeated calls.
 
         If the call is repeated with the same id or key and the same body, it returns `Duplicate`. If it is repeated
         with a different body, it raises `Conflict` with code `idempotency_mismatch`. If the connection breaks before
@@ -93,6 +97,7 @@ class Executions:
                 delay=delay,
                 deadline=deadline,
                 signals=signals,
+                creator=creator,
             )
         )
         request = self._request(submission)

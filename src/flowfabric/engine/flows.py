@@ -122,6 +122,7 @@ class Flows:
         delay: validation.Duration | None = None,
         deadline: datetime | None = None,
         signals: DeclaredSignals = (),
+        creator: str | None = None,
     ) -> MemberAdded | MemberDuplicate:
         """Add a member with its edges to an open flow.
 
@@ -146,6 +147,7 @@ class Flows:
             delay=delay,
             deadline=deadline,
             signals=signals,
+            creator=creator,
         )
         [member] = self._new_members(id_, [spec])
         outcome = await self._context.call(add_member, MemberAddition(id_, member, expected))

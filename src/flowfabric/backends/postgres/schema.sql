@@ -113,6 +113,8 @@ CREATE TABLE ff.execution (
     cancel_request TEXT,
     -- The largest transaction id among the events of this execution. See event.transaction_id.
     event_xid XID8 NOT NULL DEFAULT '0',
+    -- Who submitted the execution. Null if the submission did not say.
+    creator TEXT,
 
     -- PostgreSQL parses the CHECK expressions of a table for every statement that writes to it, so there are few and
     -- they are short.

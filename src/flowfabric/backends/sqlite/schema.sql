@@ -113,6 +113,8 @@ CREATE TABLE ff.execution (
     has_children INTEGER NOT NULL DEFAULT FALSE,
     cancel_due_at INTEGER,
     cancel_request TEXT,
+    -- Who submitted the execution. Null if the submission did not say.
+    creator TEXT,
 
     CHECK ((state = 'active') = (ownership IS NOT NULL)),
     CHECK ((ownership IS 'leased') = (lease_id IS NOT NULL)),

@@ -104,6 +104,7 @@ def _facts(execution: Description, outcome: Outcome | None, now: datetime, scree
         ("flow", execution.flow_id),
         ("member", execution.member_name),
         ("parent", execution.parent_id),
+        ("creator", execution.creator),
         ("created", _when(execution.created_at, now)),
         ("started", _when(execution.started_at, now)),
         ("changed", _when(execution.changed_at, now)),

@@ -10,7 +10,7 @@ _shtab_flowfabric_keys_subparsers=(list rotate seed)
 _shtab_flowfabric_workers_subparsers=(list remove)
 _shtab_flowfabric_subparsers=(submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes flows waitpoints keys workers leases stats doctor migrate backup restore check bench completion)
 
-_shtab_flowfabric_submit_option_strings=(-h --help --app --lane --priority --key --id --delay --deadline --retries --requires --signal --tag --wait --timeout --store --namespace --schema --pooler --not-durable --json)
+_shtab_flowfabric_submit_option_strings=(-h --help --app --lane --priority --key --id --delay --deadline --retries --requires --signal --tag --creator --wait --timeout --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_list_option_strings=(-h --help --state --lane --kind --tag --since --until --limit --cursor --all --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_show_option_strings=(-h --help --steps --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_history_option_strings=(-h --help --store --namespace --schema --pooler --not-durable --json)

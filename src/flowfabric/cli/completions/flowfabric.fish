@@ -51,7 +51,7 @@ function _shtab_flowfabric_using
 end
 
 set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' leases stats doctor migrate backup restore check bench completion
-set -g _shtab_flowfabric_opts_with_value --app --batch --capability --code-version --concurrency --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
+set -g _shtab_flowfabric_opts_with_value --app --batch --capability --code-version --concurrency --creator --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
 
 complete -c flowfabric -e
 complete -c flowfabric -f
@@ -79,6 +79,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using submit' -l retries -x -d 'the
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l requires -x -d 'run only on workers that offer this; repeatable'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l signal -x -d 'accept signals of this name; repeatable'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l tag -x -d 'add a tag; repeatable'
+complete -c flowfabric -n '_shtab_flowfabric_using submit' -l creator -x -d 'who submits, as shown by show and list --json'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l wait -d 'wait until it ends and print its result'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l timeout -x -d 'wait at most this long'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'

@@ -636,6 +636,7 @@ _shtab_flowfabric_submit_options=(
   "*--requires[run only on workers that offer this\; repeatable]:CAPABILITY:"
   "*--signal[accept signals of this name\; repeatable]:NAME:"
   "*--tag[add a tag\; repeatable]:KEY=VALUE:"
+  "--creator[who submits, as shown by show and list --json]:WHO:"
   "--wait[wait until it ends and print its result]"
   "--timeout[wait at most this long]:DURATION:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"

@@ -13,7 +13,8 @@ e.former_until,
 e.attempt_index, e.attempt_origin, e.attempt_started_at, e.retry_count, e.reclaim_count, e.replay_count, e.step_seq,
 e.progress_percent, e.progress_message, e.failure_message, e.failure_category, e.cancelled_by, e.cancel_reason,
 e.hold_reason, e.signal_seq, e.suspension_count, e.resume_suspension_id, e.resume_trigger,
-e.flow_id, e.member_name, e.parent_id, e.has_children, e.cancel_due_at, e.cancel_request
+e.flow_id, e.member_name, e.parent_id, e.has_children, e.cancel_due_at, e.cancel_request,
+e.creator
 
 -- fragment: lease
 e.id, e.lane, e.kind, e.priority, e.payload, e.encoding, e.tags, e.epoch, e.generation, e.plain,
