@@ -146,7 +146,7 @@ _BACKOFF = {
     "kind": "how the delay grows",
     "initial": "the first delay",
     "multiplier": "the factor by which the delay grows with each retry",
-    "max_delay": "the longest delay",
+    "max_delay": "the longest delay; `initial`, if that is longer",
     "jitter": "whether the delay is a random value between 0 and its length",
 }
 
