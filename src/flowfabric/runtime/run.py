@@ -41,6 +41,7 @@ from flowfabric.runtime.runner import (
     always_held,
     code_version,
     has_diverged_lately,
+    is_new_report,
     note_divergence,
     retry_category,
 )
@@ -356,19 +357,21 @@ async def _postpone_diverged(run: TaskRun, report: str) -> None:
     )
     if isinstance(outcome, Delayed):
         note_divergence(run.app)
-        LOG.warning(
-            "%s %s does not match code version %s and is released for a worker with another version, until %s",
-            run.task.name,
-            run.lease.execution_id,
-            version,
-            outcome.until,
-        )
+        end = f"released for a worker with other code than version {version}, until {outcome.until:%H:%M:%S} UTC"
+    else:
+        end = "held until it is unheld"
+    if outcome is not None and is_new_report(run.app, report):
+        LOG.warning("%s\nThe execution is %s", report, end)
+    elif outcome is not None:
+        LOG.info("%s %s diverged as before and is %s", run.task.name, run.lease.execution_id, end)
 
 
 async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
-    await run.record_writer.commit_with(
+    held = await run.record_writer.commit_with(
         lambda steps: run.engine.leases.hold(run.lease.fence, reason, report, steps=steps)
     )
+    if held is not None:
+        LOG.warning("%s %s is held until it is unheld: %s", run.task.name, run.lease.execution_id, report)
 
 
 async def _continue(run: TaskRun, payload: bytes) -> None:

@@ -33,6 +33,7 @@ from flowfabric.worker.claimer import ClaimCriteria, Claimer
 from flowfabric.worker.heartbeat import WorkerHeartbeat, new_worker_id
 from flowfabric.worker.leases import LeaseTable, OpenEngine
 from flowfabric.worker.shutdown import CLEANUP_S, Deadline, drain
+from flowfabric.worker.start_check import warn_of_stuck_work
 
 _log = logging.getLogger("flowfabric.worker")
 MAX_SLOTS = 10_000
@@ -129,6 +130,8 @@ class Worker:
             stack.push_async_callback(lambda: limit(self._heartbeat.leave()))
             await stack.enter_async_context(run_in_background(self._heartbeat.run()))
             await self._heartbeat.wait_begun()
+            check = warn_of_stuck_work(self._engine, self.id.instance)
+            await stack.enter_async_context(run_in_background(check))
             self._claimer.start()
             self._exit_stack = stack.pop_all()
         _log.info("Worker started as %s: %s", self.id.instance, self._describe())
