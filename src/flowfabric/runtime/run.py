@@ -33,6 +33,7 @@ from flowfabric.runtime.branch import (
 )
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
+from flowfabric.runtime.progress import ProgressReports
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
 from flowfabric.runtime.runner import (
     Host,
@@ -118,6 +119,7 @@ class TaskRun:
         self.cancel_due_at = lease.cancel_due_at
         self.seed = lease.generation
         self.dropped: asyncio.Future[None] | None = None
+        self.progress = ProgressReports()
         self.background_tasks: set[asyncio.Task[None]] = set()
         self.raw_tasks: set[asyncio.Task[Any]] = set()
         self._left_code: set[Future[Any] | asyncio.Future[Any]] = set()
