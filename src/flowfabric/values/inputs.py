@@ -186,6 +186,44 @@ def digest_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS]
 
 
+class ChangedArguments:
+    """Finds functions that change their arguments, by comparing the digests from before and after a call.
+
+    A second digest for every call would slow steps down. So only the calls 1, 2, 4, 8 and so on of each function are
+    compared, and only if an argument can change. A function that was found once is not compared again.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, str], int] = {}
+
+    def found(
+        self, function: tuple[str, str], before: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Return True if this call is compared, and its arguments no longer have the digest `before`."""
+        number = self._calls.get(function, 1)
+        if number == _FOUND:
+            return False
+        if len(self._calls) >= _MAX_FUNCTIONS:
+            self._calls.clear()
+        self._calls[function] = number + 1
+        is_due = number & (number - 1) == 0
+        if not is_due or before is None or _are_immutable(args, kwargs) or digest_arguments(args, kwargs) == before:
+            return False
+        self._calls[function] = _FOUND
+        return True
+
+
+_FOUND = -1
+_MAX_FUNCTIONS = 10_000
+_IMMUTABLE = frozenset(
+    {bool, bytes, complex, date, datetime, Decimal, float, int, str, time, timedelta, type(None), UUID}
+)
+
+
+def _are_immutable(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return all(type(value) in _IMMUTABLE for value in (*args, *kwargs.values()))
+
+
 def _to_data(value: Any) -> Any:
     """Return a JSON substitute for a value that the encoder does not support."""
     kind: type = type(value)
