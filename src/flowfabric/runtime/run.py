@@ -138,6 +138,7 @@ class TaskRun:
         Return False if the store has not confirmed that the lease has ended.
         """
         try:
+            await _declare_signals(self)
             await _load(self, may_be_new=True)
             ending = await self._run_once()
             while self.must_restart:
@@ -275,6 +276,16 @@ class TaskRun:
     def now(self) -> datetime:
         """Return approximately the store's time, never earlier than the start of the lease."""
         return max(self.engine.now(), self.lease.acquired_at)
+
+
+async def _declare_signals(run: TaskRun) -> None:
+    """Open the waitpoints of the task's declared signals, if the execution was submitted without the task's code.
+
+    Such an execution has no waitpoint, so it is standalone. All others have their waitpoints from the submit on.
+    """
+    if run.task.settings.signals and run.lease.is_standalone:
+        declared = {signal.name: signal.schema for signal in run.task.settings.signals}
+        await retry_while_owned(run, lambda: run.engine.waitpoints.declare(run.lease.fence, declared))
 
 
 async def _load(run: TaskRun, *, may_be_new: bool) -> None:
