@@ -120,7 +120,12 @@ class Inputs:
             fields[name] = typing_extensions.NotRequired[fields[name]]
         make_type: Any = typing_extensions.TypedDict
         name = self._fn.__name__
-        return build_checked_codec(make_type(name, fields), f"the input of {name}", self._namespace)
+        try:
+            return build_checked_codec(make_type(name, fields), f"the input of {name}", self._namespace)
+        except InvalidRequest:
+            for parameter in fields:
+                self.parameter_codec(parameter)  # Raise an error that names the parameter.
+            raise
 
     def _pack_separately(self, bound: dict[str, Any]) -> bytes:
         """Pack each argument separately, so that an error names the argument that caused it."""
