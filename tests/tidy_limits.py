@@ -10,15 +10,15 @@ POSITIONAL_ARGUMENTS = 6
 MIN_TABLE_ENTRIES = 3
 
 # The package as a whole.
-MODULES = 288
+MODULES = 292
 MEDIAN_LINES = 110
-CODE_LINES = 27_300
+CODE_LINES = 27_600
 FRAGMENT_LINES = 30
 # The modules of a durable run form one large cycle, because branch, journal and waits need each other. Imports that are
 # only for types count too.
 CYCLE_MODULES = 13
 CYCLE_PACKAGES = frozenset({"runtime"})
-SMALL_CYCLE_MODULES = 7
+SMALL_CYCLE_MODULES = 8
 
 # Marker words per 10,000 words, in every package.
 MARKERS = 15.0
@@ -29,7 +29,7 @@ MARKER_SLACK = 3.0
 
 # The walk of a warm hello with one step; see tools/walk.py.
 WALK_FILES = 54
-WALK_CHANGES = 306
+WALK_CHANGES = 307
 
 # Packages whose modules may have a single importer, because each operation, command or durable call has its own file.
 OWN_FILE_PACKAGES = ("ops", "cli.commands", "runtime.calls")

@@ -27,8 +27,10 @@ async def test_held_work_is_grouped_by_kind_and_reason_with_the_report_of_the_ol
     held = await engine.held_work()
 
     assert [(each.kind, each.reason, each.number.value) for each in held] == [
-        ("order", "diverged", 1), ("order", "incident", 1), ("refund", "diverged", 2),
-    ]  # fmt: skip
+        ("order", "diverged", 1),
+        ("order", "incident", 1),
+        ("refund", "diverged", 2),
+    ]
     assert [each.report for each in held] == [REPORT, None, REPORT]
     assert held[1].first == stopped.id
     assert all(each.number.is_exact for each in held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from flowfabric.core.errors import FlowFabricError
@@ -15,37 +16,38 @@ PAUSE_S = 1.0
 _log = logging.getLogger("flowfabric.task")
 
 
+@dataclass(slots=True)
 class ProgressReports:
-    """Stores the reports of one run: those of the task's function immediately, those of steps once a second.
+    """The newest report of a run's steps that is not sent yet. Steps may report in a loop, so reports are paused."""
 
-    A step may report in a loop, so only the newest report of each second is stored. Use this object only on the run's
-    loop.
-    """
+    unsent: Report | None = None
+    is_pausing: bool = False
 
-    __slots__ = ("_is_pausing", "_unsent")
 
-    def __init__(self) -> None:
-        self._unsent: Report | None = None
-        self._is_pausing = False
+def send_report(run: TaskRun, report: Report) -> None:
+    """Store a report now, instead of an older one that waits. Call this on the run's loop."""
+    if run.progress is not None:
+        run.progress.unsent = None
+    task = run.loop.create_task(_store(run, *report))
+    run.background_tasks.add(task)
+    task.add_done_callback(run.background_tasks.discard)
 
-    def send(self, run: TaskRun, report: Report) -> None:
-        """Store a report now, instead of an older one that waits."""
-        self._unsent = None
-        task = run.loop.create_task(_store(run, *report))
-        run.background_tasks.add(task)
-        task.add_done_callback(run.background_tasks.discard)
 
-    def send_later(self, run: TaskRun, report: Report) -> None:
-        """Store a report when a second has passed since the previous one, unless a newer one replaces it."""
-        self._unsent = report
-        if not self._is_pausing:
-            self._send_unsent(run)
+def send_report_later(run: TaskRun, report: Report) -> None:
+    """Store a report of a step, at the earliest a second after the last one. A newer report replaces it until then."""
+    if run.progress is None:
+        run.progress = ProgressReports()
+    run.progress.unsent = report
+    if not run.progress.is_pausing:
+        _send_unsent(run, run.progress)
 
-    def _send_unsent(self, run: TaskRun) -> None:
-        self._is_pausing = self._unsent is not None and not run.is_over
-        if self._unsent is not None and self._is_pausing:
-            self.send(run, self._unsent)
-            run.loop.call_later(PAUSE_S, self._send_unsent, run)
+
+def _send_unsent(run: TaskRun, reports: ProgressReports) -> None:
+    report = reports.unsent
+    reports.is_pausing = report is not None and not run.is_over
+    if report is not None and reports.is_pausing:
+        send_report(run, report)
+        run.loop.call_later(PAUSE_S, _send_unsent, run, reports)
 
 
 async def _store(run: TaskRun, percent: int, message: str) -> None:

@@ -33,7 +33,6 @@ from flowfabric.runtime.branch import (
 )
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
-from flowfabric.runtime.progress import ProgressReports
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
 from flowfabric.runtime.runner import (
     Host,
@@ -55,6 +54,7 @@ from flowfabric.values.failures import iter_leaves
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
+    from flowfabric.runtime.progress import ProgressReports
 
 
 class RunHooks:
@@ -119,7 +119,7 @@ class TaskRun:
         self.cancel_due_at = lease.cancel_due_at
         self.seed = lease.generation
         self.dropped: asyncio.Future[None] | None = None
-        self.progress = ProgressReports()
+        self.progress: ProgressReports | None = None
         self.background_tasks: set[asyncio.Task[None]] = set()
         self.raw_tasks: set[asyncio.Task[Any]] = set()
         self._left_code: set[Future[Any] | asyncio.Future[Any]] = set()

@@ -112,7 +112,6 @@ async def test_doctor_warns_about_operator_holds_and_exits_0_for_them(store: Tes
         await engine.operator.hold(execution.id, "incident 7")
         output = await shell.run("doctor", "--json")
     [finding] = [finding for finding in map(json.loads, output.lines) if finding["subject"] == "held"]
-    assert (finding["verdict"], finding["text"]) == (
-        "warning", "1 execution of refund is held by an operator (incident 7)",
-    )  # fmt: skip
+    assert finding["verdict"] == "warning"
+    assert finding["text"] == "1 execution of refund is held by an operator (incident 7)"
     assert finding["advice"] == "to continue: flowfabric unhold --all --kind refund --held-for 'incident 7'"

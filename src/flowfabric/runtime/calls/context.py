@@ -13,6 +13,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import BRANCH, STEP, Branch, require_branch
 from flowfabric.runtime.journal import CallId
+from flowfabric.runtime.progress import send_report, send_report_later
 from flowfabric.store.forks import check_not_forked
 from flowfabric.values.records import TaskContext
 
@@ -73,7 +74,7 @@ def progress(percent: float, message: str = "") -> None:
     if not 0 <= percent <= 100:
         raise InvalidRequest("out_of_range", "percent must be between 0 and 100", field="percent")
     if not is_ignored:
-        send = run.progress.send if step is None else run.progress.send_later
+        send = send_report if step is None else send_report_later
         run.loop.call_soon_threadsafe(send, run, (int(percent), message))
 
 
