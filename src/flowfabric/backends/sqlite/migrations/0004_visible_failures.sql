@@ -1,2 +1,7 @@
+-- When to drop a key whose execution was purged before the key's window passed. Null while the execution is kept. The
+-- index ff_submission_key_expires stays for processes of the previous release.
+ALTER TABLE ff.submission_key ADD COLUMN drop_at INTEGER;
+CREATE INDEX ff_submission_key_drop ON ff.submission_key (drop_at) WHERE drop_at IS NOT NULL;
+
 -- The held executions, by kind. A hold reason may be too long for an index entry, so it is not in the index.
 CREATE INDEX ff_execution_held ON ff.execution (namespace, kind, id) WHERE hold_reason IS NOT NULL;
