@@ -273,6 +273,11 @@ BENCH = CommandSpec(
         argument("--batch", type=int, default=50, metavar="N", help="submit and claim N per call, up to 1000 (50)"),
     ),
 )  # fmt: skip
+DEMO = CommandSpec(
+    name="demo", help="show a tour of two minutes", run="demo:run_tour",
+    description="""The tour runs a small shop with two workers on a temporary SQLite file, and kills one of them. In a
+terminal it asks you to decide; otherwise it decides automatically. It uses no other store.""",
+)  # fmt: skip
 COMPLETION = CommandSpec(
     name="completion", help="print the completion script of a shell", run="completion:print_completion",
     description="""In bash, run `source <(flowfabric completion bash)`. In zsh, run `source <(flowfabric completion
@@ -281,7 +286,8 @@ zsh)` after compinit. In fish, run `flowfabric completion fish | source`.""",
 )  # fmt: skip
 
 STORE_COMMANDS = (
-    WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, STATS, DOCTOR, MIGRATE, BACKUP, RESTORE, CHECK, BENCH, COMPLETION
+    WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, STATS, DOCTOR, MIGRATE, BACKUP, RESTORE, CHECK, BENCH, DEMO,
+    COMPLETION,
 )  # fmt: skip
 
 COMMANDS = (*EXECUTION_COMMANDS, *OPERATOR_COMMANDS, *STORE_COMMANDS)
