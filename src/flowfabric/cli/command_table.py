@@ -121,7 +121,8 @@ REVOKE = CommandSpec(
 REPLAY = CommandSpec(
     name="replay", help="run an ended execution again", run="operate:replay", is_audited=True, needs_confirmation=True,
     arguments=(
-        EXECUTION, argument("--from-step", metavar="NAME", help="keep the records before this step"),
+        EXECUTION,
+        argument("--from-step", metavar="NAME", help="keep the records before this step, and perform it again"),
         argument("--generation", type=int, metavar="N", help="only if it is at this generation"),
     ),
 )  # fmt: skip

@@ -210,7 +210,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using revoke' -l not-durable -d 'ac
 complete -c flowfabric -n '_shtab_flowfabric_using revoke' -l json -d 'print one JSON document per line'
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a replay -d 'run an ended execution again'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -s h -l help -d 'show this help message and exit'
-complete -c flowfabric -n '_shtab_flowfabric_using replay' -l from-step -x -d 'keep the records before this step'
+complete -c flowfabric -n '_shtab_flowfabric_using replay' -l from-step -x -d 'keep the records before this step, and perform it again'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l generation -x -d 'only if it is at this generation'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l reason -x -d 'why, for the history'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l principal -x -d 'who acts, for the history (the system user)'

@@ -501,7 +501,7 @@ _shtab_flowfabric_reject_defaults_added=0
 
 _shtab_flowfabric_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--from-step[keep the records before this step]:NAME:"
+  "--from-step[keep the records before this step, and perform it again]:NAME:"
   "--generation[only if it is at this generation]:N:"
   "--reason[why, for the history]:reason:"
   "--principal[who acts, for the history (the system user)]:WHO:"
