@@ -14,6 +14,7 @@ usage: python3 dev.py <command> [arguments]
   bench   run the benchmarks; arguments go to benchmarks/run.py, --peers first installs other systems to compare
           --publish writes the results into the README and docs/
           --against PATH alternates with the benchmarks of another checkout and prints ratios
+  docs    build the documentation site in build/site, in strict mode; once .venv-docs exists it needs no network
   lock    write the lock files again; --upgrade also moves the pins forward
 
 Three markers decide which tests a command runs, and how:
@@ -41,6 +42,8 @@ LOCK = ROOT / "requirements.lock"
 PROJECT = ROOT / "pyproject.toml"
 DEMO = ROOT / ".venv-demo"
 BASE_LOCK = ROOT / "requirements-base.lock"
+DOCS = ROOT / ".venv-docs"
+DOCS_LOCK = ROOT / "tools" / "docs.lock"
 PEERS = ROOT / ".venv-peers"
 PEERS_LOCK = ROOT / "benchmarks" / "peers.lock"
 
@@ -162,19 +165,29 @@ def bench(arguments: list[str]) -> int:
     return run(PYTHON, "-m", "benchmarks.against" if compares else "benchmarks.run", *arguments)
 
 
+def docs(arguments: list[str]) -> int:
+    if arguments:
+        return complain("dev.py docs takes no arguments.")
+    prepare_packages(DOCS, DOCS_LOCK)
+    python = DOCS / "bin" / "python"
+    return run(python, "-m", "zensical", "build", "--strict", "--clean") or run(python, "tools/check_site.py")
+
+
 def lock(arguments: list[str]) -> int:
     prepare()
     options = ["--universal", "--python-version=3.11", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     compile_lock = (str(PYTHON.with_name("uv")), "pip", "compile", *options, *arguments)
     must(*compile_lock, "--all-extras", PROJECT.name, "-o", LOCK.name)
     must(*compile_lock, "--constraint", LOCK.name, PROJECT.name, "-o", BASE_LOCK.name)
-    must(*compile_lock, PEERS_LOCK.with_suffix(".in"), "-o", PEERS_LOCK)
+    for extra_lock in (DOCS_LOCK, PEERS_LOCK):
+        must(*compile_lock, extra_lock.with_suffix(".in"), "-o", extra_lock)
     prepare()
     return 0
 
 
 COMMANDS = {
-    "setup": setup, "demo": demo, "test": test, "faults": faults, "check": check, "bench": bench, "lock": lock,
+    "setup": setup, "demo": demo, "test": test, "faults": faults, "check": check, "bench": bench, "docs": docs,
+    "lock": lock,
 }  # fmt: skip
 
 
