@@ -15,12 +15,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from flowfabric.cli import exit_codes
+from flowfabric.cli.commands.lanes import read_lanes, read_workers
 from flowfabric.cli.output import format_count, format_json, format_time, print_lines, stdout_screen
 from flowfabric.cli.targets import open_for_reading
 from flowfabric.cli.terminal import Screen, wrap_text
 from flowfabric.core.errors import FlowFabricError, Unavailable
 from flowfabric.core.workers import unoffered_capabilities
-from flowfabric.engine import Backlog, Engine, EventsStatus, KeyView, LaneState, StoreInfo, WorkerInfo
+from flowfabric.engine import Backlog, Engine, EventsStatus, KeyView, LaneInfo, LaneState, StoreInfo, WorkerInfo
 from flowfabric.engine.keys import FILE_VARIABLE
 from flowfabric.store.file_permissions import can_others_read
 
@@ -90,7 +91,7 @@ class DoctorContext:
     status: EventsStatus
     now: datetime
     workers: Sequence[WorkerInfo]
-    lanes: Mapping[str, LaneState]
+    lanes: Mapping[str, LaneInfo]
     backlog: Sequence[Backlog]
     damage: Sequence[str] | None = None
 
@@ -106,8 +107,8 @@ async def gather_context(engine: Engine, *, deep: bool = False) -> DoctorContext
         keys=await _list_keys(engine),
         status=await _wait_for_listener(engine),
         now=info.now,
-        workers=await engine.workers.list(),
-        lanes=await engine.lanes.list(),
+        workers=await read_workers(engine),
+        lanes={lane.lane: lane for lane in await read_lanes(engine)},
         backlog=await engine.backlog(),
         damage=await engine.find_damage() if deep else None,
     )
@@ -345,9 +346,10 @@ def check_lanes(context: DoctorContext) -> Iterator[DoctorFinding]:
 
 def _check_backlog(context: DoctorContext, backlog: Backlog) -> Iterator[DoctorFinding]:
     what = f"{format_count(backlog.waiting.value, 'execution')} of {backlog.kind} on lane {backlog.lane}"
-    if context.lanes.get(backlog.lane) is LaneState.PAUSED:
+    lane = context.lanes.get(backlog.lane)
+    if lane is not None and lane.state is LaneState.PAUSED:
         advice = f"flowfabric lanes resume {backlog.lane}"
-        yield DoctorFinding("lanes", "warning", f"{what}: the lane is paused", advice)
+        yield DoctorFinding("lanes", "warning", f"{what}: the lane is {lane}", advice)
         return
     workers = [worker for worker in context.workers if backlog.lane in worker.lanes]
     if not workers:

@@ -2,3 +2,10 @@
 -- index submission_key_expires stays for processes of the previous release.
 ALTER TABLE ff.submission_key ADD COLUMN drop_at TIMESTAMPTZ;
 CREATE INDEX submission_key_drop ON ff.submission_key (drop_at) WHERE drop_at IS NOT NULL;
+
+-- Who changed the state of a lane, and why. Null if an earlier release changed it.
+ALTER TABLE ff.lane ADD COLUMN principal TEXT;
+ALTER TABLE ff.lane ADD COLUMN reason TEXT;
+
+-- Who submitted an execution. Null if the submission did not say.
+ALTER TABLE ff.execution ADD COLUMN creator TEXT;
