@@ -3,8 +3,8 @@
 
 usage: python3 dev.py <command> [arguments]
 
-  setup   create .venv and install the locked packages; every other command does this first when needed
-  demo    run examples/demo.py, a tour of two minutes; --record writes docs/demo.txt
+  setup   create .venv and install the locked packages; every other command but demo does this first when needed
+  demo    run `flowfabric demo`, a tour of two minutes, in .venv-demo; --record writes docs/demo.txt
   test    run the test suite; arguments go to pytest, --all runs every test at its largest size
   faults  run the fault tests at full size: kills, freezes, outages, planted faults; arguments go to pytest
           --short runs only what `test` leaves out, and one in eight of the planted faults
@@ -14,7 +14,8 @@ usage: python3 dev.py <command> [arguments]
   bench   run the benchmarks; arguments go to benchmarks/run.py, --peers first installs other systems to compare
           --publish writes the results into the README and docs/
           --against PATH alternates with the benchmarks of another checkout and prints ratios
-  lock    write requirements.lock and benchmarks/peers.lock again; --upgrade also moves the pins forward
+  docs    build the documentation site in build/site, in strict mode; once .venv-docs exists it needs no network
+  lock    write the lock files again; --upgrade also moves the pins forward
 
 Three markers decide which tests a command runs, and how:
 
@@ -39,6 +40,10 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements.lock"
 PROJECT = ROOT / "pyproject.toml"
+DEMO = ROOT / ".venv-demo"
+BASE_LOCK = ROOT / "requirements-base.lock"
+DOCS = ROOT / ".venv-docs"
+DOCS_LOCK = ROOT / "tools" / "docs.lock"
 PEERS = ROOT / ".venv-peers"
 PEERS_LOCK = ROOT / "benchmarks" / "peers.lock"
 
@@ -92,8 +97,10 @@ def setup(arguments: list[str]) -> int:
 def demo(arguments: list[str]) -> int:
     if arguments not in ([], ["--record"]):
         return complain("dev.py demo takes no arguments but --record.")
-    prepare()
-    return run(PYTHON, ROOT / "tools" / "record_demo.py" if arguments else ROOT / "examples" / "demo.py")
+    prepare_packages(DEMO, BASE_LOCK)
+    os.environ["PYTHONPATH"] = str(ROOT / "src")
+    python = DEMO / "bin" / "python"
+    return run(python, "tools/record_demo.py") if arguments else run(python, "-m", "flowfabric", "demo")
 
 
 def test(arguments: list[str]) -> int:
@@ -158,18 +165,29 @@ def bench(arguments: list[str]) -> int:
     return run(PYTHON, "-m", "benchmarks.against" if compares else "benchmarks.run", *arguments)
 
 
+def docs(arguments: list[str]) -> int:
+    if arguments:
+        return complain("dev.py docs takes no arguments.")
+    prepare_packages(DOCS, DOCS_LOCK)
+    python = DOCS / "bin" / "python"
+    return run(python, "-m", "zensical", "build", "--strict", "--clean") or run(python, "tools/check_site.py")
+
+
 def lock(arguments: list[str]) -> int:
     prepare()
     options = ["--universal", "--python-version=3.11", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     compile_lock = (str(PYTHON.with_name("uv")), "pip", "compile", *options, *arguments)
     must(*compile_lock, "--all-extras", PROJECT.name, "-o", LOCK.name)
-    must(*compile_lock, PEERS_LOCK.with_suffix(".in"), "-o", PEERS_LOCK)
+    must(*compile_lock, "--constraint", LOCK.name, PROJECT.name, "-o", BASE_LOCK.name)
+    for extra_lock in (DOCS_LOCK, PEERS_LOCK):
+        must(*compile_lock, extra_lock.with_suffix(".in"), "-o", extra_lock)
     prepare()
     return 0
 
 
 COMMANDS = {
-    "setup": setup, "demo": demo, "test": test, "faults": faults, "check": check, "bench": bench, "lock": lock,
+    "setup": setup, "demo": demo, "test": test, "faults": faults, "check": check, "bench": bench, "docs": docs,
+    "lock": lock,
 }  # fmt: skip
 
 
@@ -186,18 +204,24 @@ def report_test_time(took_s: float, *, whole_suite: bool) -> None:
 
 def prepare() -> None:
     """Bring .venv in line with the lock and the project file. Do nothing if both are unchanged."""
-    # Console scripts and the editable install contain absolute paths, so a moved checkout needs a new environment.
-    packages = fingerprint(f"{sys.version_info[:2]} {ROOT}".encode(), LOCK.read_bytes())
-    if not is_done("packages", packages):
-        create_venv(VENV)
-        # The lock is complete, so pip resolves nothing. It rejects a wheel with a different hash.
-        pip(VENV, "install", "--require-hashes", "--no-deps", "--requirement", LOCK)
-        mark_done("packages", packages)
+    prepare_packages(VENV, LOCK)
     project = fingerprint(PROJECT.read_bytes())
     if not is_done("project", project):
         # The build backend is a locked package. Without isolation pip fetches nothing unpinned.
         pip(VENV, "install", "--no-deps", "--no-build-isolation", "--editable", ROOT)
         mark_done("project", project)
+
+
+def prepare_packages(venv: Path, lock: Path) -> None:
+    """Create an environment with the packages of a lock, or do nothing if it has them."""
+    # Console scripts and the editable install contain absolute paths, so a moved checkout needs a new environment.
+    packages = fingerprint(f"{sys.version_info[:2]} {ROOT}".encode(), lock.read_bytes())
+    if is_done("packages", packages, venv):
+        return
+    create_venv(venv)
+    # The lock is complete, so pip resolves nothing. It rejects a wheel with a different hash.
+    pip(venv, "install", "--require-hashes", "--no-deps", "--requirement", lock)
+    mark_done("packages", packages, venv)
 
 
 def prepare_peers() -> None:

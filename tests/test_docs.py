@@ -1,4 +1,4 @@
-"""Test the programs in the README and on the engine's page, and their lists of operations and packages.
+"""Test the programs on the engine's page, and its list of operations, and the list of packages.
 
 tests/docs checks that every program of every page runs, and that links are valid.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,8 @@ from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.reconcilers.loop import Reconcilers
-from tests.docs.pages import fences
-from tests.docs.run_blocks import compare
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENGINE = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
 GROUPS = {
     "executions": Executions,
@@ -55,32 +51,11 @@ def programs() -> list[str]:
     return [block for block in blocks(ENGINE) if "asyncio.run" in block]
 
 
-def _first(page: Path) -> str:
-    return blocks(page.read_text(encoding="utf-8"))[0]
-
-
 def run(program: str, folder: Path) -> str:
     """Run a program and return its output."""
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_readme_hello_runs(tmp_path: Path) -> None:
-    hello, *_ = blocks(README)
-    assert run(hello, tmp_path) == "Hello, world!\n"
-
-
-def test_readme_approval_passes_its_readme_test(tmp_path: Path) -> None:
-    _, approval, test = blocks(README)
-    printed = run(f"{approval}\n{test}\nimport asyncio\nasyncio.run(test_two_people_must_agree())\n", tmp_path)
-    assert sorted(line.split(":")[0] for line in printed.splitlines()) == ["to finance", "to ops"]
-
-
-def test_readme_divergence_matches_its_guide(tmp_path: Path) -> None:
-    guide = ROOT / "docs" / "guides" / "versions.md"
-    [shown] = [fence for fence in fences(ROOT / "README.md") if "no longer matches" in fence.text]
-    compare(ROOT / "README.md", replace(shown, text=shown.text.replace("0192…", "…")), run(_first(guide), tmp_path))
 
 
 def test_first_program_runs_twice_and_finds_its_order(tmp_path: Path) -> None:

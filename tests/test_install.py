@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +34,10 @@ if __name__ == "__main__":
 IMPORT_S, APP_S = 0.35, 0.5
 
 
+# `flowfabric demo` takes about 5 s on an idle core.
+DEMO_S = 20.0
+
+
 @pytest.mark.long
 def test_the_wheel_works_in_a_clean_environment(tmp_path: Path, scoreboard: Callable[[str], None]) -> None:
     python = install_package(tmp_path)
@@ -49,6 +54,24 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path, scoreboard: Call
     )
     scoreboard(f"`import flowfabric` {whole:.3f} s, with `App` {app:.3f} s of the processor at best")
     assert whole < IMPORT_S and app < APP_S
+
+
+@pytest.mark.long
+def test_demo_runs_from_the_wheel_with_the_base_dependencies_in_20_s(tmp_path: Path) -> None:
+    python = install_package(tmp_path)
+    began = time.monotonic()
+    printed = run_command(tmp_path, str(python.with_name("flowfabric")), "demo")
+    assert time.monotonic() - began < DEMO_S
+    assert "result: 120 euros for order 17 are paid back" in printed
+    assert printed.endswith("The demo has removed its store, its files and its workers.\n")
+
+
+def test_base_lock_has_the_base_dependencies_at_the_versions_of_the_lock() -> None:
+    base, whole = (
+        dict(re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(), re.MULTILINE)) for lock in (dev.BASE_LOCK, dev.LOCK)
+    )
+    assert base.items() <= whole.items()
+    assert set(base) == set(requirements_of("flowfabric"))
 
 
 def install_package(folder: Path) -> Path:

@@ -26,8 +26,11 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 OPERATIONS = SOURCE / "flowfabric" / "ops"
 LOCK = ROOT / "requirements.lock"
+LOCKS = (LOCK, ROOT / "requirements-base.lock", ROOT / "tools" / "docs.lock", ROOT / "benchmarks" / "peers.lock")
 SKIP = "# fmt:" + " skip"
-UNTRACKED_FOLDERS = frozenset({".git", ".venv", ".venv-peers", "__pycache__", "build", "dist"})
+UNTRACKED_FOLDERS = frozenset(
+    {".git", ".cache", ".venv", ".venv-demo", ".venv-docs", ".venv-peers", "__pycache__", "build", "dist"}
+)
 
 
 TreeRule = Callable[[Mapping[str, tidy_tree.Module]], list[str]]
@@ -99,8 +102,10 @@ def test_no_trace_of_a_machine_or_a_package_index() -> None:
     assert _problems(rules.foreign_problems, _project_files()) == []
 
 
-def test_the_lock_names_no_address() -> None:
-    assert "://" not in LOCK.read_text()
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_names_no_address_and_pins_every_package_by_hash(lock: Path) -> None:
+    text = lock.read_text()
+    assert "://" not in text and 0 < text.count("==") <= text.count("--hash=")
 
 
 def test_the_lock_covers_every_declared_package() -> None:

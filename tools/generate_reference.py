@@ -7,7 +7,7 @@ usage: python tools/generate_reference.py [--check]
     docs/reference/errors.md               the error codes and messages in the sources
     docs/reference/events.md               all events, of transitions and of other changes
     docs/reference/limits.md               the constants and defaults
-    docs/concepts.md                       the diagram and table of states, between two marks
+    docs/reference/states.md               the diagram of states and the table of transitions
 
 With `--check` nothing is written, and the exit code is 1 if a page is not up to date.
 """
@@ -27,20 +27,13 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 
 
-def concepts() -> str:
-    """Return the text of docs/concepts.md with the current diagram and table of states."""
-    before, _, rest = (DOCS / "concepts.md").read_text(encoding="utf-8").partition(states.BEGIN)
-    _, _, after = rest.partition(states.END)
-    return f"{before}{states.section()}{after}"
-
-
 PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "api.md": api.page,
     REFERENCE / "engine-api.md": api.engine_page,
     REFERENCE / "errors.md": errors.page,
     REFERENCE / "events.md": events.page,
     REFERENCE / "limits.md": limits.page,
-    DOCS / "concepts.md": concepts,
+    REFERENCE / "states.md": states.page,
 }
 
 

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-DEMO = ROOT / "examples" / "demo.py"
 RECORDING = ROOT / "docs" / "demo.txt"
-COMMAND = "$ python3 dev.py demo\n"
+COMMAND = "$ flowfabric demo\n"
+DEMO = (sys.executable, "-m", "flowfabric", "demo")
 
 _MASKS = (
     (r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d UTC", "12:00:00 UTC"),
@@ -39,9 +39,7 @@ def narration(told: str) -> list[str]:
 
 def main() -> int:
     """Run the demo and write the recording if it succeeds."""
-    played = subprocess.run(
-        [sys.executable, DEMO], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
-    )
+    played = subprocess.run(DEMO, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if played.returncode == 0:
         RECORDING.write_text(COMMAND + masked(played.stdout), encoding="utf-8")
         sys.stdout.write(f"{RECORDING.relative_to(ROOT)} is written.\n")

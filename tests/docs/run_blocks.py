@@ -33,16 +33,18 @@ def run_blocks(page: Path, blocks: list[Fence]) -> int:
     """Run these blocks as if they were on the page, and return the number of Python blocks."""
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(page)}
     count = 0
-    for block, following in zip_longest(blocks, blocks[1:]):
-        if block.language == "python":
-            printed = _run_block(page, block, namespace)
-            count += 1
-            if following is not None and following.language == "text" and following.follows_code:
-                compare(page, following, printed)
+    # One event loop for all blocks that await, as in a notebook.
+    with asyncio.Runner() as runner:
+        for block, following in zip_longest(blocks, blocks[1:]):
+            if block.language == "python":
+                printed = _run_block(page, block, namespace, runner)
+                count += 1
+                if following is not None and following.language == "text" and following.follows_code:
+                    compare(page, following, printed)
     return count
 
 
-def _run_block(page: Path, block: Fence, namespace: dict[str, Any]) -> str:
+def _run_block(page: Path, block: Fence, namespace: dict[str, Any], runner: asyncio.Runner) -> str:
     # Add empty lines, so that tracebacks show the line numbers of the page.
     source = "\n" * (block.line - 1) + block.text
     code = compile(source, name(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -51,7 +53,7 @@ def _run_block(page: Path, block: Fence, namespace: dict[str, Any]) -> str:
     with redirect_stdout(output):
         result = eval(code, namespace)
         if inspect.iscoroutine(result):
-            asyncio.run(result)
+            runner.run(result)
         for defined_name, value in list(namespace.items()):
             if defined_name.startswith("test_") and names_before.get(defined_name) is not value:
                 _run_test(value)

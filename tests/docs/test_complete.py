@@ -103,7 +103,7 @@ def test_undocumented_limit_of_any_module_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_diagram_has_every_state_and_transition() -> None:
-    text = _read("concepts.md")
+    text = _read("reference/states.md")
     arrows = re.findall(r"^    (\S+) --> (\w+) :", text, flags=re.MULTILINE)
     assert set(State) <= {state for arrow in arrows for state in arrow}
     assert [transition.name for transition in TRANSITIONS if f"| `{transition.name}` |" not in text] == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -11,15 +13,20 @@ import pytest
 import dev
 from flowfabric.cli.parser import make_parser
 from tests.docs import run_blocks
+from tests.docs.follow import saved_as
 from tests.docs.pages import DOCS, ROOT, fences, name, pages
+from tests.docs.test_followed_pages import FOLLOWED
 from tests.postgres_server import postgres_server
 
 LANGUAGES = {"python", "console", "text", "mermaid", "json", "toml"}
-OTHER_COMMANDS = {"pip", "bash"}
+OTHER_COMMANDS = {"bash", "cat", "curl", "echo", "export", "flask", "kill", "pip", "sleep", "source", "uvicorn"}
+PYTHON_MODULES = {"django", "pytest", "venv"}
+# What follows one of these words is another command, or a file.
+SHELL_WORDS = {"&", ";", "&&", "|", ">", "2>", "<"}
 WITH_PROGRAMS = [page for page in pages() if any(fence.language == "python" for fence in fences(page))]
 # The pages of the examples show parts of programs. tests/end_to_end/examples runs the whole programs.
 EXCERPTS = [page for page in WITH_PROGRAMS if page.parent == DOCS / "examples"]
-PROGRAMS = [page for page in WITH_PROGRAMS if page not in EXCERPTS]
+PROGRAMS = [page for page in WITH_PROGRAMS if page not in EXCERPTS and page not in FOLLOWED]
 # The server settings that an App requires.
 DURABLE = {"fsync": "on", "full_page_writes": "on"}
 
@@ -79,19 +86,20 @@ def test_every_block_has_a_known_language() -> None:
     assert {(page, language) for page, language in languages if language not in LANGUAGES} == set()
 
 
-COMMANDS = [
-    pytest.param(line, id=f"{name(page)}-{line.split('#')[0].strip()}")
+COMMANDS = {
+    f"{name(page)}-{line.split('#')[0].strip()}": (page, line)
     for page in pages()
     for fence in fences(page)
     if fence.language == "console"
     for line in fence.text.splitlines()
     if line.strip()
-]
+}
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_command_on_a_page_exists(line: str) -> None:
-    assert _exists(shlex.split(line, comments=True)), line
+@pytest.mark.parametrize(("page", "line"), COMMANDS.values(), ids=COMMANDS)
+def test_command_on_a_page_exists(page: Path, line: str) -> None:
+    saved = {saved_as(fence) for fence in fences(page)}
+    assert _exists(_words(line), saved), line
 
 
 @pytest.mark.parametrize(
@@ -109,17 +117,25 @@ def test_command_on_a_page_exists(line: str) -> None:
     ],
 )
 def test_missing_command_is_found(line: str) -> None:
-    assert not _exists(shlex.split(line))
+    assert not _exists(_words(line), {"shop.py"})
 
 
-def _exists(argv: list[str]) -> bool:
+def _words(line: str) -> list[str]:
+    """Return the words of the first command of a line, also if its output is assigned to a variable."""
+    line = re.sub(r"^\w+=\$\((.*)\)$", r"\1", line)
+    return list(takewhile(lambda word: word not in SHELL_WORDS, shlex.split(line.replace(";", " ;"), comments=True)))
+
+
+def _exists(argv: list[str], saved: Collection[str | None]) -> bool:
     match argv:
         case ["flowfabric" | "ff", *rest] | ["python3" | "python", "-m", "flowfabric", *rest]:
             return _is_parsed(rest)
         case ["python3" | "python", "dev.py", verb, *_]:
             return verb in dev.COMMANDS
+        case ["python3" | "python", "-m", module, *_]:
+            return module in PYTHON_MODULES
         case ["python3" | "python", str(script), *_]:
-            return (ROOT / script).exists()
+            return script in {*saved, "manage.py"} or (ROOT / script).exists()
         case [word, *_]:
             return word in OTHER_COMMANDS
     return False

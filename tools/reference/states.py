@@ -1,18 +1,27 @@
-"""The diagram of states and the table of transitions in docs/concepts.md."""
+"""Generate docs/reference/states.md with the diagram of states and the table of transitions."""
 
 from __future__ import annotations
 
 from flowfabric.core.executions.states import LIVE, TERMINAL, State
 from flowfabric.core.executions.transitions import TRANSITIONS, Transition
 
-BEGIN, END = "<!-- states: written by tools/generate_reference.py -->", "<!-- /states -->"
+_INTRODUCTION = """\
+# States and transitions
+
+<!-- Written by tools/generate_reference.py from the transition table. Do not edit. -->
+
+One table in the source code lists every transition of an execution. All other transitions are refused and change
+nothing. [Concepts](../concepts.md#states) explains the states.
+
+In the diagram, *any non-terminal state* means waiting, delayed, blocked, active or suspended. *Any terminal state*
+means completed, failed, cancelled, expired or skipped."""
 _ALL = {"live": "any non-terminal state", "ended": "any terminal state"}
 _FIRST = (State.WAITING, State.DELAYED, State.BLOCKED)
 
 
-def section() -> str:
-    """Return the diagram and the table between the marks `BEGIN` and `END`."""
-    return f"{BEGIN}\n\n{diagram()}\n\n{table()}\n\n{END}"
+def page() -> str:
+    """Return the text of the page."""
+    return f"{_INTRODUCTION}\n\n{diagram()}\n\n{table()}\n"
 
 
 def diagram() -> str:

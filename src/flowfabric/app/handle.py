@@ -142,7 +142,10 @@ class Handle(Generic[R_co]):
         return _status(self)
 
     def replay(self, *, from_step: str | None = None) -> Durable[None]:
-        """Run an ended execution again, from its start or from a recorded step. The records before that step stay."""
+        """Run an ended execution again, from its start or from a recorded step.
+
+        The records before that step stay. That step and all later ones are performed again.
+        """
         return _replay(self, from_step)
 
     def unhold(self) -> Durable[None]:

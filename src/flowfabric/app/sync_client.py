@@ -90,7 +90,10 @@ class Handle(Generic[R_co]):
         return run_on_client_thread(self._inner.status)
 
     def replay(self, *, from_step: str | None = None) -> None:
-        """Run an ended execution again, from its start or from a recorded step. The records before that step stay."""
+        """Run an ended execution again, from its start or from a recorded step.
+
+        The records before that step stay. That step and all later ones are performed again.
+        """
         return run_on_client_thread(lambda: self._inner.replay(from_step=from_step))
 
     def unhold(self) -> None:

@@ -127,7 +127,8 @@ REVOKE = CommandSpec(
 REPLAY = CommandSpec(
     name="replay", help="run an ended execution again", run="operate:replay", is_audited=True, needs_confirmation=True,
     arguments=(
-        EXECUTION, argument("--from-step", metavar="NAME", help="keep the records before this step"),
+        EXECUTION,
+        argument("--from-step", metavar="NAME", help="keep the records before this step, and perform it again"),
         argument("--generation", type=int, metavar="N", help="only if it is at this generation"),
     ),
 )  # fmt: skip
@@ -287,6 +288,11 @@ BENCH = CommandSpec(
         argument("--batch", type=int, default=50, metavar="N", help="submit and claim N per call, up to 1000 (50)"),
     ),
 )  # fmt: skip
+DEMO = CommandSpec(
+    name="demo", help="show a tour of two minutes", run="demo:run_tour",
+    description="""The tour runs a small shop with two workers on a temporary SQLite file, and kills one of them. In a
+terminal it asks you to decide; otherwise it decides automatically. It uses no other store.""",
+)  # fmt: skip
 COMPLETION = CommandSpec(
     name="completion", help="print the completion script of a shell", run="completion:print_completion",
     description="""In bash, run `source <(flowfabric completion bash)`. In zsh, run `source <(flowfabric completion
@@ -296,7 +302,7 @@ zsh)` after compinit. In fish, run `flowfabric completion fish | source`.""",
 
 STORE_COMMANDS = (
     WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, LEASES, STATS, DOCTOR, MIGRATE, BACKUP, RESTORE, CHECK, BENCH,
-    COMPLETION,
+    DEMO, COMPLETION,
 )  # fmt: skip
 
 COMMANDS = (*EXECUTION_COMMANDS, *OPERATOR_COMMANDS, *STORE_COMMANDS)

@@ -194,7 +194,7 @@ class Operator:
         expected_generation: int | None = None,
         principal: str = OPERATOR,
     ) -> Replayed:
-        """Run a terminal execution again, from its start or from a recorded step.
+        """Run a terminal execution again, from its start or from a recorded step, which is performed again.
 
         With `expected_generation`, the call can be repeated safely after a lost reply.
         """

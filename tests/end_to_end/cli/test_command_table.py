@@ -18,7 +18,7 @@ from tests.end_to_end.cli.shell import ROOT
 
 REQUIRED_COMMANDS = """
     worker submit list show history explain signal approve reject cancel revoke replay priority hold unhold lanes flows
-    waitpoints keys events workers stats doctor migrate check bench completion
+    waitpoints keys events workers stats doctor migrate check bench demo completion
 """
 
 

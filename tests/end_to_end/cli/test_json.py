@@ -79,8 +79,8 @@ OTHER_CALLS: list[tuple[str, Prepare]] = [
     ("completion", fixed_arguments("bash")),
 ]
 # A worker runs until it receives a signal, so test_processes.py tests it.
-# test_backup.py tests backups.
-EXCLUDED_COMMANDS = {"worker", "backup", "restore"}
+# test_backup.py tests backups, and test_demo.py the demo.
+EXCLUDED_COMMANDS = {"worker", "backup", "restore", "demo"}
 
 
 def test_every_command_is_called() -> None:

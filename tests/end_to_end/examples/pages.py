@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "examples"
 PAGES = ROOT / "docs" / "examples"
-OTHER_PROGRAMS = {"demo", "stage"}
+OTHER_PROGRAMS = {"stage"}
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py") if path.stem not in OTHER_PROGRAMS)
 
 # Patterns for text that differs between runs (times and the registered workers), with their replacements.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.record_demo import COMMAND, DEMO, RECORDING, masked, narration
+from tools.record_demo import COMMAND, DEMO, RECORDING, ROOT, masked, narration
 
 TIMEOUT_S = 120.0
 EXPECTED_LINES = (
@@ -28,7 +29,7 @@ EXPECTED_LINES = (
     "result: 120 euros for order 17 are paid back", "worker 2 took over from worker 1",
     "payments recorded by the bank: 1; same key: True", "winner: bicycle, 7 euros", "cancelled calls: ship, truck",
     "executions: 2 cancelled, 1 completed", "sent: a box with a lamp and a bulb, by bicycle", "lease.suspended",
-    "lifecycle.resumed", "lease.expired", "completion.completed", "Completed at", "docs/examples/index.md",
+    "lifecycle.resumed", "lease.expired", "completion.completed", "Completed at", "flowfabric/demo/shop.py",
 )  # fmt: skip
 
 
@@ -55,10 +56,10 @@ def _read(path: Path) -> bytes:
 
 @contextmanager
 def run_demo(
-    env: dict[str, str], *, stdin: int = subprocess.DEVNULL, output: int = subprocess.PIPE
+    env: dict[str, str], *options: str, stdin: int = subprocess.DEVNULL, output: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a demo; kill it at the end of the block if it still runs."""
-    process = subprocess.Popen([sys.executable, DEMO], env=env, stdin=stdin, stdout=output, stderr=output)
+    process = subprocess.Popen((*DEMO, *options), env=env, stdin=stdin, stdout=output, stderr=output)
     try:
         yield process
     finally:
@@ -68,7 +69,7 @@ def run_demo(
 
 def test_demo_prints_the_expected_lines_and_matches_its_recording(tmp_path: Path) -> None:
     process = subprocess.run(
-        [sys.executable, DEMO],
+        DEMO,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -83,6 +84,16 @@ def test_demo_prints_the_expected_lines_and_matches_its_recording(tmp_path: Path
     assert find_leftovers(tmp_path) == []
     recording = RECORDING.read_text(encoding="utf-8")
     assert narration(recording) == narration(process.stdout), "record it again: python3 dev.py demo --record"
+
+
+@pytest.mark.long
+def test_demo_prints_json_documents_if_asked(tmp_path: Path) -> None:
+    with run_demo(demo_environment(tmp_path), "--json") as demo:
+        out, errors = demo.communicate(timeout=TIMEOUT_S)
+    assert (demo.returncode, errors) == (0, b"")
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert {kind for document in documents for kind in document} == {"heading", "sentence", "fact", "code"}
+    assert {"fact": "result: 120 euros for order 17 are paid back"} in documents
 
 
 def test_recording_contains_nothing_that_differs_between_runs() -> None:
@@ -194,7 +205,7 @@ def test_interrupted_dev_command_can_clean_up() -> None:
     cleaning = "import time\ntry: print('begun', flush=True); time.sleep(60)\nfinally: time.sleep(1); print('cleaned')"
     running = "import dev, sys; dev.COMMANDS['x'] = lambda _: dev.run(sys.executable, '-c', sys.argv[1]); "
     process = subprocess.Popen(
-        [sys.executable, "-c", running + "sys.exit(dev.main(['x']))", cleaning], cwd=DEMO.parent.parent,
+        [sys.executable, "-c", running + "sys.exit(dev.main(['x']))", cleaning], cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     with process:

@@ -60,8 +60,7 @@ def documents(board: Board, root: Path = ROOT) -> dict[Path, str]:
 def _for_readme(board: Board) -> str:
     names = ("fault", "backends", "injected", "at stake", "lost", "doubled", "wrong", "stuck")
     rows = [[line for line in board.lines if line.name == name] for name in README_ROWS]
-    link = "[Reliability](docs/reliability.md) has all rows, recovery times, and the planted faults."
-    return f"{markdown(names, map(_both_backends, filter(None, rows)))}\n\n{link}"
+    return markdown(names, map(_both_backends, filter(None, rows)))
 
 
 def _both_backends(lines: list[Line]) -> list[str]:

@@ -8,7 +8,7 @@
 _shtab_flowfabric_lanes_subparsers=(list pause resume drain)
 _shtab_flowfabric_keys_subparsers=(list rotate seed)
 _shtab_flowfabric_workers_subparsers=(list remove)
-_shtab_flowfabric_subparsers=(submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes flows waitpoints keys workers leases stats doctor migrate backup restore check bench completion)
+_shtab_flowfabric_subparsers=(submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes flows waitpoints keys workers leases stats doctor migrate backup restore check bench demo completion)
 
 _shtab_flowfabric_submit_option_strings=(-h --help --app --lane --priority --key --id --delay --deadline --retries --requires --signal --tag --creator --wait --timeout --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_list_option_strings=(-h --help --state --lane --kind --key --tag --since --until --limit --cursor --all --store --namespace --schema --pooler --not-durable --json)
@@ -49,6 +49,7 @@ _shtab_flowfabric_backup_option_strings=(-h --help --store --namespace --schema 
 _shtab_flowfabric_restore_option_strings=(-h --help --yes -y --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_check_option_strings=(-h --help --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_bench_option_strings=(-h --help --executions -n --batch --store --namespace --schema --pooler --not-durable --json)
+_shtab_flowfabric_demo_option_strings=(-h --help --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_completion_option_strings=(-h --help --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_option_strings=(-h --help --version --store --namespace --schema --pooler --not-durable --json)
 
@@ -96,6 +97,7 @@ _shtab_flowfabric_restore___store_COMPGEN=_shtab_compgen_files
 _shtab_flowfabric_check_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_flowfabric_check___store_COMPGEN=_shtab_compgen_files
 _shtab_flowfabric_bench___store_COMPGEN=_shtab_compgen_files
+_shtab_flowfabric_demo___store_COMPGEN=_shtab_compgen_files
 _shtab_flowfabric_completion___store_COMPGEN=_shtab_compgen_files
 _shtab_flowfabric___store_COMPGEN=_shtab_compgen_files
 
@@ -108,7 +110,7 @@ _shtab_flowfabric_flows___state_choices=(open running blocked completed failed c
 _shtab_flowfabric_keys_pos_0_choices=(list rotate seed)
 _shtab_flowfabric_workers_pos_0_choices=(list remove)
 _shtab_flowfabric_completion_pos_0_choices=(bash zsh fish)
-_shtab_flowfabric_pos_0_choices=(submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes flows waitpoints keys workers leases stats doctor migrate backup restore check bench completion)
+_shtab_flowfabric_pos_0_choices=(submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes flows waitpoints keys workers leases stats doctor migrate backup restore check bench demo completion)
 
 _shtab_flowfabric_submit__h_nargs=0
 _shtab_flowfabric_submit___help_nargs=0
@@ -337,6 +339,11 @@ _shtab_flowfabric_bench___help_nargs=0
 _shtab_flowfabric_bench___pooler_nargs=0
 _shtab_flowfabric_bench___not_durable_nargs=0
 _shtab_flowfabric_bench___json_nargs=0
+_shtab_flowfabric_demo__h_nargs=0
+_shtab_flowfabric_demo___help_nargs=0
+_shtab_flowfabric_demo___pooler_nargs=0
+_shtab_flowfabric_demo___not_durable_nargs=0
+_shtab_flowfabric_demo___json_nargs=0
 _shtab_flowfabric_completion__h_nargs=0
 _shtab_flowfabric_completion___help_nargs=0
 _shtab_flowfabric_completion___pooler_nargs=0

@@ -50,7 +50,7 @@ function _shtab_flowfabric_using
   test "$_shtab_flowfabric_cmdpath" = "$argv"
 end
 
-set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' leases stats doctor migrate backup restore check bench completion
+set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' leases stats doctor migrate backup restore check bench demo completion
 set -g _shtab_flowfabric_opts_with_value --app --batch --capability --code-version --concurrency --creator --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
 
 complete -c flowfabric -e
@@ -213,7 +213,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using revoke' -l not-durable -d 'ac
 complete -c flowfabric -n '_shtab_flowfabric_using revoke' -l json -d 'print one JSON document per line'
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a replay -d 'run an ended execution again'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -s h -l help -d 'show this help message and exit'
-complete -c flowfabric -n '_shtab_flowfabric_using replay' -l from-step -x -d 'keep the records before this step'
+complete -c flowfabric -n '_shtab_flowfabric_using replay' -l from-step -x -d 'keep the records before this step, and perform it again'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l generation -x -d 'only if it is at this generation'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l reason -x -d 'why, for the history'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l principal -x -d 'who acts, for the history (the system user)'
@@ -499,6 +499,14 @@ complete -c flowfabric -n '_shtab_flowfabric_using bench' -l schema -x -d 'the s
 complete -c flowfabric -n '_shtab_flowfabric_using bench' -l pooler -d 'connect through a pooler in transaction mode'
 complete -c flowfabric -n '_shtab_flowfabric_using bench' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
 complete -c flowfabric -n '_shtab_flowfabric_using bench' -l json -d 'print one JSON document per line'
+complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a demo -d 'show a tour of two minutes'
+complete -c flowfabric -n '_shtab_flowfabric_using demo' -s h -l help -d 'show this help message and exit'
+complete -c flowfabric -n '_shtab_flowfabric_using demo' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
+complete -c flowfabric -n '_shtab_flowfabric_using demo' -l namespace -x -d 'the namespace to use (default)'
+complete -c flowfabric -n '_shtab_flowfabric_using demo' -l schema -x -d 'the schema on PostgreSQL (flowfabric)'
+complete -c flowfabric -n '_shtab_flowfabric_using demo' -l pooler -d 'connect through a pooler in transaction mode'
+complete -c flowfabric -n '_shtab_flowfabric_using demo' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
+complete -c flowfabric -n '_shtab_flowfabric_using demo' -l json -d 'print one JSON document per line'
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a completion -d 'print the completion script of a shell'
 complete -c flowfabric -n '_shtab_flowfabric_using completion' -s h -l help -d 'show this help message and exit'
 complete -c flowfabric -n '_shtab_flowfabric_using completion' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'

@@ -16,6 +16,7 @@ _shtab_flowfabric_commands() {
     cancel:'cancel an execution or a flow'
     check:'find code in tasks and steps that misbehaves when it runs again'
     completion:'print the completion script of a shell'
+    demo:'show a tour of two minutes'
     doctor:'check the store and suggest repairs'
     events:'show events in order'
     explain:'explain why an execution is not running'
@@ -180,6 +181,19 @@ _shtab_flowfabric_completion_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_flowfabric_completion_defaults_added=0
+
+_shtab_flowfabric_demo_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
+  "--namespace[the namespace to use (default)]:NAME:"
+  "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
+  "--pooler[connect through a pooler in transaction mode]"
+  "--not-durable[accept a store that may lose acknowledged work in a power cut]"
+  "--json[print one JSON document per line]"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_flowfabric_demo_defaults_added=0
 
 _shtab_flowfabric_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -506,7 +520,7 @@ _shtab_flowfabric_reject_defaults_added=0
 
 _shtab_flowfabric_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--from-step[keep the records before this step]:NAME:"
+  "--from-step[keep the records before this step, and perform it again]:NAME:"
   "--generation[only if it is at this generation]:N:"
   "--reason[why, for the history]:reason:"
   "--principal[who acts, for the history (the system user)]:WHO:"
@@ -780,6 +794,7 @@ _shtab_flowfabric() {
         cancel) _arguments -C -s $_shtab_flowfabric_cancel_options ;;
         check) _arguments -C -s $_shtab_flowfabric_check_options ;;
         completion) _arguments -C -s $_shtab_flowfabric_completion_options ;;
+        demo) _arguments -C -s $_shtab_flowfabric_demo_options ;;
         doctor) _arguments -C -s $_shtab_flowfabric_doctor_options ;;
         events) _arguments -C -s $_shtab_flowfabric_events_options ;;
         explain) _arguments -C -s $_shtab_flowfabric_explain_options ;;

@@ -7,17 +7,15 @@ import time
 from collections import Counter
 
 from flowfabric import Handle
+from flowfabric.demo import stage
+from flowfabric.demo.shop import CARRIERS, LEASE, app, books, cheapest, pack, pick, refund, send
 from flowfabric.engine import State
-from tour import stage
-from tour.shop import CARRIERS, LEASE, app, books, cheapest, pack, pick, refund, send
 
-ORDER, EUROS = "order 17", 120
-TRY_NEXT = (
-    ("README.md", "durable functions and all durable calls"),
-    ("docs/examples/index.md", "eight small programs with explanations"),
-    (".venv/bin/python examples/deploy.py", "one of them: a flaky test, two approvals, a rollout"),
-    ("examples/tour/shop.py", "the functions of this tour"),
-    (".venv/bin/flowfabric --help", "the command line: submit, list, explain, doctor"),
+_ORDER, _EUROS = "order 17", 120
+_TRY_NEXT = (
+    ("https://github.com/flowfabric/flowfabric-python", "a tutorial, guides and examples"),
+    ("flowfabric/demo/shop.py", "the functions of this tour"),
+    ("flowfabric --help", "submit, list, explain, doctor"),
 )
 
 
@@ -47,10 +45,10 @@ class Tour:
     async def approvals(self) -> Handle[str]:
         tell = self.tell
         tell.heading("1. Two people must approve")
-        tell.say(f"A customer wants {EUROS} euros back. This is the whole function:")
+        tell.say(f"A customer wants {_EUROS} euros back. This is the whole function:")
         tell.code(refund.fn)
         tell.say("It asks two people and then waits in the store. It needs no process while it waits:")
-        handle = await refund.submit(ORDER, EUROS)
+        handle = await refund.submit(_ORDER, _EUROS)
         token, link = await self.mails(handle)
         tell.fact(await handle.explain())
         tell.say("Each approver received a separate signed token. Ops approves from a program:")
@@ -95,7 +93,7 @@ class Tour:
 
     async def approved_refund(self) -> Handle[str]:
         """Submit another refund and approve it for both people."""
-        handle = await refund.submit(ORDER, EUROS)
+        handle = await refund.submit(_ORDER, _EUROS)
         token, link = await self.mails(handle)
         await app.approve(token)
         await stage.visit(link, decision="approve")
@@ -174,5 +172,5 @@ class Tour:
 
     def next(self) -> None:
         self.tell.heading("What to try next")
-        for what, about in TRY_NEXT:
-            self.tell.fact(f"{what:<37} {about}")
+        for what, about in _TRY_NEXT:
+            self.tell.fact(f"{what:<49} {about}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,40 +18,54 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
-import uvicorn
+from flowfabric.demo.shop import app
+from flowfabric.web import ASGIApp
 
-from tour.shop import app
-
-WORKER = Path(__file__).with_name("shop.py")
-WIDTH = 96
-STOPS_WITHIN_S = 3.0
+WORKER = "flowfabric.demo.shop"
+_WIDTH = 96
+_POLL_S = 0.05
+_STOPS_WITHIN_S = 3.0
 TIMEOUT_S = 60.0
 
 
 class Narrator:
-    """The output of the demo: plain sentences and indented facts, with colours if the terminal supports them."""
+    """The output of the demo: plain sentences and indented facts, with colours if the terminal supports them.
 
-    def __init__(self) -> None:
-        self.has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    With `as_json` each of them is a JSON document on one line, and the demo does not ask for decisions.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self.has_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         self._is_coloured = sys.stdout.isatty() and not plain
 
     def heading(self, text: str) -> None:
-        print(f"\n{self._in('1', f'== {text} ==')}\n", flush=True)
+        self._print("heading", text, f"\n{self._in('1', f'== {text} ==')}\n")
 
     def say(self, text: str) -> None:
-        print("\n".join(textwrap.wrap(text, WIDTH)), flush=True)
+        self._print("sentence", text, "\n".join(textwrap.wrap(text, _WIDTH)))
+
+    def end(self, text: str) -> None:
+        self._print("sentence", text, f"\n{text}")
 
     def fact(self, text: str) -> None:
-        lines = textwrap.wrap(text, WIDTH - 4) if len(text) > WIDTH and " " in text else [text]
-        print("\n".join(f"    {self._in('36', line)}" for line in lines), flush=True)
+        lines = textwrap.wrap(text, _WIDTH - 4) if len(text) > _WIDTH and " " in text else [text]
+        self._print("fact", text, "\n".join(f"    {self._in('36', line)}" for line in lines))
 
     def code(self, function: Callable[..., object]) -> None:
         """Print the source of a function without its docstring."""
-        written = inspect.getsource(function).replace(f'    """{function.__doc__}"""\n', "")
-        print("\n".join(f"    {self._in('33', line)}" for line in written.splitlines()), flush=True)
+        source = inspect.getsource(function).replace(f'    """{function.__doc__}"""\n', "")
+        self._print("code", source, "\n".join(f"    {self._in('33', line)}" for line in source.splitlines()))
+
+    def _print(self, kind: str, text: str, shown: str) -> None:
+        print(json.dumps({kind: text}) if self._as_json else shown, flush=True)
 
     async def turn_the_page(self) -> None:
         """Wait for Enter if there is a terminal."""
@@ -83,7 +97,8 @@ class Workers:
 
     def start(self) -> None:
         # Workers run in a separate session. Ctrl-C reaches only the demo, which then stops the workers.
-        command = [sys.executable, str(WORKER)]
+        # They do not search the working directory for modules, and neither does the command `flowfabric`.
+        command = [sys.executable, "-P", "-m", WORKER]
         self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
     def kill(self, process: int) -> None:
@@ -102,7 +117,7 @@ class Workers:
         for process in self._processes:
             with process:
                 try:
-                    process.wait(STOPS_WITHIN_S)
+                    process.wait(_STOPS_WITHIN_S)
                 except subprocess.TimeoutExpired:
                     process.kill()
 
@@ -116,7 +131,7 @@ class Stage:
 
 
 @contextmanager
-def everything() -> Iterator[Stage]:
+def everything(narrator: Narrator) -> Iterator[Stage]:
     """Create a folder for the store and the log, and remove it however the demo ends.
 
     The shop finds the store and the log through environment variables.
@@ -127,7 +142,7 @@ def everything() -> Iterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="flowfabric-demo-") as folder:
         os.environ |= {"DEMO_FOLDER": folder, "FLOWFABRIC_STORE": str(Path(folder, "shop.db"))}
         try:
-            yield Stage(Narrator(), workers)
+            yield Stage(narrator, workers)
         finally:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
@@ -141,25 +156,57 @@ def _interrupt(*_: object) -> None:
 
 @asynccontextmanager
 async def website() -> AsyncIterator[None]:
-    """Serve the approval pages on the loopback interface."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    os.environ["DEMO_URL"] = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = _Server(uvicorn.Config(app.asgi(), log_level="warning", lifespan="off"))
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await serving
-        listening.close()
+    """Serve the approval pages on the loopback interface, with the web server of the standard library."""
+    handler = partial(_Gateway, app.asgi(), asyncio.get_running_loop())
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        os.environ["DEMO_URL"] = f"http://127.0.0.1:{server.server_port}"
+        Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
 
 
-class _Server(uvicorn.Server):
-    """A server that does not handle signals, so that Ctrl-C reaches the demo."""
+class _Gateway(BaseHTTPRequestHandler):
+    """Pass each request to an ASGI application, which runs in the event loop of the demo."""
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    def __init__(self, site: ASGIApp, loop: asyncio.AbstractEventLoop, *connection: Any) -> None:
+        self._site, self._loop = site, loop
+        super().__init__(*connection)
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        messages = asyncio.run_coroutine_threadsafe(self._respond(body), self._loop).result(TIMEOUT_S)
+        self.send_response_only(messages[0]["status"])
+        for name, value in messages[0]["headers"]:
+            self.send_header(name.decode(), value.decode())
+        self.end_headers()
+        self.wfile.write(b"".join(message.get("body", b"") for message in messages[1:]))
+
+    do_HEAD = do_POST = do_GET  # noqa: N815 - the base class looks for these names
+
+    async def _respond(self, body: bytes) -> list[dict[str, Any]]:
+        """Return the messages of the application."""
+        path, _, query = self.path.partition("?")
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": self.command, "scheme": "http",
+            "path": urllib.parse.unquote(path), "raw_path": path.encode(), "query_string": query.encode(),
+            "root_path": "", "headers": headers,
+        }  # fmt: skip
+        messages: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            messages.append(message)
+
+        await self._site(scope, receive, send)
+        return messages
+
+    def log_message(self, format: str, *words: object) -> None:
+        """Log nothing, because the paths contain tokens."""
 
 
 async def visit(link: str, **fields: str) -> str:
@@ -172,7 +219,8 @@ async def visit(link: str, **fields: str) -> str:
 
 def _request(link: str, body: bytes | None) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(link, body) as response:
+        # The page is on this machine, so no proxy is asked.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(link, body) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as refusal:
         with refusal:

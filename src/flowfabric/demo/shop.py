@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import threading
@@ -122,5 +123,6 @@ def _end_with_the_demo() -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)  # The demo narrates, so a worker prints only errors.
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
     app.run(lease=LEASE)

@@ -1,1 +1,0 @@
-"""The demo: the shop, its processes and output, and the chapters of the tour."""
