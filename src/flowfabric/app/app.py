@@ -17,13 +17,15 @@ from flowfabric.app.client_thread import running_loop
 from flowfabric.app.flow import Flow
 from flowfabric.app.handle import Handle
 from flowfabric.app.store_address import resolve_store, working_directory
-from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name, validate_settings
+from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.policy import Backoff
 from flowfabric.core.store_address import make_absolute
 from flowfabric.runtime import signals
 from flowfabric.runtime.branch import BRANCH
+from flowfabric.runtime.options import check_settings
+from flowfabric.runtime.runner import TaskSettings
 from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
 from flowfabric.store.forks import Forks
 from flowfabric.values import ValueCodec, frame_namespace
@@ -130,7 +132,7 @@ class App:
         that waits gets an exception of the same class. The execution accepts the signals in `signals` as soon as it is
         submitted. With `retry_on`, the task and its steps retry only failures of these categories or classes.
         """
-        task_settings = validate_settings(settings)
+        task_settings = TaskSettings(**check_settings(settings))
         names = frame_namespace(sys._getframe(1))
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
@@ -163,6 +165,9 @@ class App:
         loader.refuse_while_importing()
         if task is None:
             return _run_in_own_loop(_work_until_signalled(self, self.worker(**kwargs)))
+        if not isinstance(task, Task):
+            message = f"app.run takes a task and its arguments, as in app.run(task, …), not {type(task).__name__}"
+            raise InvalidRequest("invalid_type", message, field="task")
         if task.app is not self:
             raise InvalidRequest("other_app", f"{task.name} is a task of another app", kind=task.name)
         return _run_in_own_loop(_work_until_ended(self, task, args, kwargs))

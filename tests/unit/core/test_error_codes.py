@@ -36,6 +36,7 @@ TABLE = {
         empty_race flow_wait_in_task foreign_member group_in_raw_task import_failed invalid_approvers
         invalid_arguments invalid_task kind_taken loop_is_running never_awaited no_tokens no_url one_join_per_member
         other_app other_task outside_of_task policy_refused result_not_yet_known run_while_importing step_key_repeated
+        task_called
         sync_call_in_async_task target_not_found too_many_waits type_not_storable wait_in_raw_task wait_not_understood
         within_not_possible
         invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_option other_store
@@ -85,6 +86,7 @@ INDIRECT: dict[str, set[tuple[str, str]]] = {
         ("Refused", "lease_revoked"),
         ("Refused", "execution_not_active"),
     },
+    "runtime/options.py": set(),  # Raises the same error again, with an example.
     "core/validation.py": {("InvalidRequest", "invalid_choice"), ("InvalidRequest", "invalid_policy")},
     "core/executions/transitions.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "core/executions/operator.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
