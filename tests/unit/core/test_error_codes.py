@@ -68,7 +68,7 @@ TABLE = {
     "Unavailable": """
         lease_busy
         access_denied connection_closed connection_lost transaction_conflict
-        retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
+        retry_exhausted schema_edited schema_newer schema_outdated server_unreachable statement_timeout store_not_found
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
         storage_log_mismatch storage_refused storage_replaced storage_without_locks
         storage_without_wal store_closed store_forked too_many_connections

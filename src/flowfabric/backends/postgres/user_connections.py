@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
-from flowfabric.backends.postgres.errors import is_conflict, translate
+from flowfabric.backends.postgres.errors import is_conflict, reaching, translate
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES
 from flowfabric.backends.postgres.notify import channel_name, to_payload
@@ -332,7 +332,8 @@ class UserTransactionPool:
     async def _take(self, pool: Pool[Any]) -> Any:
         while True:
             try:
-                return await pool.acquire()
+                with reaching(self._url):
+                    return await pool.acquire()
             except asyncpg.TooManyConnectionsError:
                 if not pool.get_size():
                     self._close_idle()
