@@ -156,5 +156,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return all public names, including those that are not imported yet."""
+    """Return the public names."""
     return sorted({"__version__", *__all__, *(name for name in globals() if name.startswith("__"))})

@@ -29,7 +29,7 @@ from flowfabric.runtime.runner import TaskSettings
 from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
 from flowfabric.store.forks import Forks
 from flowfabric.values import ValueCodec, frame_namespace
-from flowfabric.values.aliases import Async, Durable, Duration, P, R
+from flowfabric.values.aliases import Async, Durable, Duration, P, R, awaited_as
 
 if TYPE_CHECKING:
     from flowfabric.app import sync_client
@@ -432,6 +432,7 @@ class Engines:
         """True while the running loop uses an engine that this app did not open."""
         return asyncio.get_running_loop() in self._adopted
 
+    @awaited_as("App.close")
     async def close(self, timeout_s: float | None = None) -> None:
         """Close the engine that was opened for the running loop. The next call of `get` opens a new engine."""
         loop = asyncio.get_running_loop()

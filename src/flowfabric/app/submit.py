@@ -16,7 +16,7 @@ from flowfabric.core.executions.requests import Submission
 from flowfabric.runtime import results
 from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.runtime.signals import idempotency_key, is_in_task
-from flowfabric.values.aliases import Durable, P, R
+from flowfabric.values.aliases import Durable, P, R, awaited_as
 
 if TYPE_CHECKING:
     from flowfabric.app.app import App
@@ -76,6 +76,7 @@ def submit_many(app: App, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
     return _submit_many(app, valid_calls, [call.submission for call in valid_calls])
 
 
+@awaited_as("Task.submit")
 async def _submit(task: Task[..., R], submission: Submission) -> Handle[R]:
     engine = await task.app.engine()
     if task.call_options.connection is not None:
@@ -85,6 +86,7 @@ async def _submit(task: Task[..., R], submission: Submission) -> Handle[R]:
     return Handle(task.app, submitted.id, task)
 
 
+@awaited_as("Task.run")
 async def _run(task: Task[..., R], submission: Submission) -> R:
     engine = await task.app.engine()
     id_, outcome = await results.run_to_end(engine, submission)
@@ -101,6 +103,7 @@ async def _submit_in_transaction(engine: Engine, connection: object, submission:
     return engine.executions.submit_in_transaction_sync(connection, submission)
 
 
+@awaited_as("App.submit_many")
 async def _submit_many(app: App, calls: Sequence[Call[R]], submissions: Sequence[Submission]) -> list[Handle[R]]:
     engine = await app.engine()
     outcomes: list[Submitted | FlowFabricError] = []
@@ -141,6 +144,7 @@ def _submit_children(calls: Sequence[Call[R]]) -> Durable[list[Handle[R]]]:
     return _to_list(gather(*[submit_child(call.task, call.args, call.kwargs) for call in calls]))
 
 
+@awaited_as("App.submit_many")
 async def _to_list(calls: Durable[tuple[Handle[R], ...]]) -> list[Handle[R]]:
     return list(await calls)
 
