@@ -27,7 +27,7 @@ TABLE = {
         allof_empty_members anyof_empty_members condition_depth_exceeded count_exceeds_sources
         count_exceeds_waitpoint_set count_n_too_large count_n_zero count_waitpoints_empty missing_field
         timeout_only_without_deadline too_many_leaves too_many_waitpoints waitpoint_not_bound waitpoint_not_used
-        invalid_key_file invalid_kid invalid_secret_hex invalid_token timeout_at_in_past
+        file_locks_missing invalid_key_file invalid_kid invalid_secret_hex invalid_token timeout_at_in_past
         payload_mismatch invalid_schema
         cycle duplicate_edge duplicate_member invalid_quorum quorum_exceeds_edges self_edge too_many_members
         unknown_member
