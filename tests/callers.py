@@ -263,7 +263,7 @@ async def django_connection(store: PostgresTestStore | SqliteTestStore, engine: 
 def django_database(store: PostgresTestStore | SqliteTestStore) -> dict[str, object]:
     """Return the settings of Django for the database of a store."""
     if isinstance(store, SqliteTestStore):
-        return {"ENGINE": "django.db.backends.sqlite3", "NAME": store.path}
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(store.path)}
     parts = conninfo_to_dict(store.url)
     names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
     known = {setting: parts.get(name) or "" for setting, name in names.items()}
