@@ -43,7 +43,9 @@ PLANTED_IN_PROCESSES = (
         "lease clock stops while the system sleeps",
         f"{SLEPT}[postgres]",
         Edit(
-            "engine/lease_locks.py", "else time.clock_gettime(_CLOCK)", "else time.clock_gettime(time.CLOCK_MONOTONIC)"
+            "engine/lease_locks.py",
+            "partial(time.clock_gettime, _CLOCK)",
+            "partial(time.clock_gettime, time.CLOCK_MONOTONIC)",
         ),
     ),
     PlantedFault(

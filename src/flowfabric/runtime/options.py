@@ -109,6 +109,7 @@ _OPTIONS: Mapping[str, tuple[Check, str]] = {
     "detached": (validation.boolean, "True"),
     "id": (_id, 'error.fields["id"]'),
     "key": (validation.name, '"order-17"'),
+    "key_window": (validation.duration, '"7d"'),
     "lane": (validation.name, '"mail"'),
     "name": (validation.name, '"extract"'),
     "priority": (_priority, "10"),

@@ -26,6 +26,7 @@ flow.add(job)
 CALLS: dict[str, Callable[[], Coroutine[None, None, Any]]] = {
     "Task.submit": job.submit,
     "Task.run": job.run,
+    "Task.by_key": lambda: job.by_key("order-17"),
     "App.submit_many": lambda: app.submit_many([job.call()]),
     "App.signal": lambda: app.signal("token", "paid"),
     "App.approve or App.reject": lambda: app.approve("token"),

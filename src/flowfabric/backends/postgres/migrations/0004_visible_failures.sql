@@ -1,0 +1,4 @@
+-- When to drop a key whose execution was purged before the key's window passed. Null while the execution is kept. The
+-- index submission_key_expires stays for processes of the previous release.
+ALTER TABLE ff.submission_key ADD COLUMN drop_at TIMESTAMPTZ;
+CREATE INDEX submission_key_drop ON ff.submission_key (drop_at) WHERE drop_at IS NOT NULL;
