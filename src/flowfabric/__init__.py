@@ -7,6 +7,7 @@ is built, `flowfabric.sync` has the same calls for plain functions, and `flowfab
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
+    __version__: str
     from flowfabric.app.app import App as App
     from flowfabric.app.flow import Flow as Flow
     from flowfabric.app.flow import FlowHandle as FlowHandle
@@ -142,9 +143,18 @@ _MODULES = {
 
 def __getattr__(name: str) -> object:
     """Import a public name on its first use."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("flowfabric")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted({"__version__", *__all__, *(name for name in globals() if name.startswith("__"))})

@@ -43,7 +43,7 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "MAX_SIGNAL_BYTES": "bytes of the payload of a signal or callback",
         "MAX_TEXT_BYTES": "bytes of free text such as a reason or a comment",
         "MAX_NAME_CHARACTERS": "characters of a kind, lane, key or other name; printable, no space at either end",
-        "MAX_TAGS": "tags of one execution; keys look like `team.owner`",
+        "MAX_TAGS": "tags of one execution; keys look like `customer` or `team.owner`",
         "MAX_TAG_VALUE_BYTES": "bytes of the value of a tag",
         "MAX_CAPABILITIES": "capabilities that an execution requires or a worker offers",
         "MAX_CAPABILITIES_BYTES": "bytes of all these capabilities together",

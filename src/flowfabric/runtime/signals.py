@@ -33,7 +33,7 @@ from flowfabric.core.waits import evaluate
 from flowfabric.core.waits.sources import EXECUTION, OPERATOR, PROGRAM, UNKNOWN
 from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.values import ValueCodec, codec_for
-from flowfabric.values.aliases import T
+from flowfabric.values.aliases import T, awaited_as
 from flowfabric.values.schemas import schema_for
 
 if TYPE_CHECKING:
@@ -66,11 +66,13 @@ class Signal(Generic[T]):
         return f"Signal({self.name!r}, {getattr(self.annotation, '__name__', self.annotation)})"
 
 
+@awaited_as("App.approve or App.reject")
 async def send_decision(opening: EngineFactory, token: str, word: DecisionWord, comment: str) -> Delivery:
     """Deliver an approver's decision. A second decision with the same token is a duplicate of the first."""
     return await deliver_decision(await opening(), token, word, validation.text(comment, "comment"), "token")
 
 
+@awaited_as("App.signal")
 async def deliver(
     opening: EngineFactory, token: str, name: str, payload: object, signal_id: UUID | str | None = None
 ) -> Delivery:
