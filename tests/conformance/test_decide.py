@@ -139,10 +139,21 @@ async def test_repeat_after_a_lost_reply_returns_the_recorded_decision(engine: E
     wait = await asked(engine, "ops", "finance")
     lossy, losing = losing_engine(engine, lose_each("reply"))
     first = await lossy.signals.decide(wait.token(OPS), "approve", "fine")
-    assert (losing.lost, first.repeated, first.decision.comment) == (1, True, "fine")
+    assert (losing.lost, first.repeated, first.decision.comment) == (1, False, "fine")
+    assert isinstance(first.delivery, DuplicateSignal)
     again = await engine.signals.decide(wait.token(OPS), "reject")
     assert again.repeated and again.decision.approve and again.decision.comment == "fine"
     assert await stored(engine, wait) == [("approve", "approver:ops")]
+
+
+async def test_signal_of_another_name_cannot_take_the_place_of_a_decision(engine: Engine) -> None:
+    wait = await asked(engine, "ops", "finance")
+    note = await engine.signals.deliver(wait.token(OPS), "note", key="decision")
+    assert isinstance(note, Accepted)
+    assert await engine.signals.deliver(wait.token(OPS), "note", key="decision") == DuplicateSignal(note.signal_id)
+    decided = await engine.signals.decide(wait.token(OPS), "approve")
+    assert isinstance(decided.delivery, Accepted)
+    assert [decision.approve for decision in (await engine.waitpoints.describe(wait.token(OPS))).decisions] == [True]
 
 
 async def test_decision_before_the_wait_counts_in_it(engine: Engine) -> None:

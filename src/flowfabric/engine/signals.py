@@ -141,6 +141,7 @@ class Signals:
         if principal is None and token is None:
             principal = OPERATOR
         request = Decide(
+            signal_id=self._context.ids.mint(),
             waitpoint_id=id_,
             token=token,
             decision=_parse_decision(decision),

@@ -61,10 +61,14 @@ def approval_page(wait: WaitpointDescription) -> str:
 def decision_page(wait: WaitpointDescription, decision: ApprovalDecision, *, is_new: bool) -> str:
     """Return the page that shows the decision of the approver, which is final."""
     word, noun = ("approved", "approval") if decision.approve else ("rejected", "rejection")
-    said = f"Your {noun} is recorded." if is_new else f"You already {word} this."
-    at = "" if is_new else f'<p class="dim">At {_time(decision.at)}{_sender(decision)}. The first decision counts.</p>'
     comment = f"<blockquote>{_escape_lines(decision.comment)}</blockquote>" if decision.comment else ""
-    return _page(_title(wait), f'<p class="{word}">{said}</p>', comment, at, *_prompt(wait.prompt), *_facts(wait))
+    content = (comment, *_prompt(wait.prompt), *_facts(wait))
+    if is_new:
+        title = f"<p><strong>{_escape(_title(wait))}</strong></p>"
+        return _page("Thank you", f'<p class="{word}">Your {noun} is recorded.</p>', title, *content)
+    sentence = f"You already {word} this." if decision.sender is None else f"Already {word} on your behalf."
+    at = f'<p class="dim">At {_time(decision.at)}{_sender(decision)}. The first decision counts.</p>'
+    return _page(_title(wait), f'<p class="{word}">{sentence}</p>', at, *content)
 
 
 def closed_page(wait: WaitpointDescription) -> str:

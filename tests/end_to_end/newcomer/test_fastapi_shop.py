@@ -143,7 +143,7 @@ async def test_refund_above_the_limit_is_approved_by_link_and_on_the_command_lin
     assert await result_of(shop, id_) == "o-17: 120.00 paid back"
     page = await shop.get(finance)
     assert (
-        "You already approved this." in page[1]
+        "Already approved on your behalf." in page[1]
         and "operator:ann" in page[1]
         and "ops and finance approved it" in page[1]
     )
@@ -161,7 +161,7 @@ async def test_rejection_on_the_command_line_closes_the_links(
     rejected = await shell.run("reject", id_, "--as", "ops", "--principal", "ann", "--reason", "too late")
     assert rejected.lines == ["Rejected as ops."]
     assert await result_of(shop, id_) == "o-18: rejected by ops (too late)"
-    assert "You already rejected this." in (await shop.post_form(ops, decision="approve"))[1]
+    assert "Already rejected on your behalf." in (await shop.post_form(ops, decision="approve"))[1]
     late = await shop.post_form(finance, decision="approve")
     assert late[0] == 410 and "ops rejected it" in late[1]
     assert json.loads((await shop.get("/paid"))[1]) == []

@@ -15,7 +15,7 @@ from flowfabric.core.errors import InvalidRequest, NotFound
 from flowfabric.core.ids import parse_id
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.waits.decisions import APPROVAL, DecisionWord, approval_name, purpose_of
-from flowfabric.engine import Accepted, Engine, WaitpointState, WaitpointView
+from flowfabric.engine import Engine, WaitpointState, WaitpointView
 
 _OPEN_COLUMNS = (Column("WAITPOINT"), Column("APPROVAL", 8), Column("FOR", 8), Column("TITLE", 12, is_optional=True))
 
@@ -36,12 +36,12 @@ async def _decide(arguments: argparse.Namespace, word: DecisionWord) -> None:
     async with open_for_writing(arguments) as engine:
         target = token or await _find_waitpoint(engine, parse_id(arguments.target), by, for_)
         decided = await engine.signals.decide(target, word, arguments.reason, principal=by, for_=for_)
-    decision, delivery = decided.decision, decided.delivery
+    decision = decided.decision
     done = "approved" if decision.approve else "rejected"
     as_whom = "" if decision.by == by else f" as {decision.by}"
-    sentence = f"Already {done}{as_whom}; the first decision counts."
-    if isinstance(delivery, Accepted):
-        sentence = f"{done.capitalize()}{as_whom}."
+    sentence = f"{done.capitalize()}{as_whom}."
+    if decided.repeated:
+        sentence = f"Already {done}{as_whom}; the first decision counts."
     result = {
         "decision": "approve" if decision.approve else "reject",
         "repeated": decided.repeated,
@@ -64,7 +64,9 @@ async def _find_waitpoint(engine: Engine, id_: UUID, by: str, for_: str | None) 
             return (await engine.waitpoints.describe(id_)).id
         except NotFound:
             raise error from None
-    own = [view for view in approvals if view.approver in (for_ or by, None)]
+    named = [view for view in approvals if view.approver == (for_ or by)]
+    open_to_all = [view for view in approvals if view.approver is None]
+    own = named if for_ is not None and named else [*named, *open_to_all]
     candidates = [view for view in own if view.state is not WaitpointState.CLOSED]
     if len(candidates) > 1:
         raise _ambiguous(candidates)

@@ -1,8 +1,8 @@
 """Decisions of approvers. A decision is a signal named `approve` or `reject` at the waitpoint of an approval.
 
-The first decision of an approver counts, by any route: all decisions of one approver at a waitpoint have the
-same idempotency key. A waitpoint with an approver takes one decision. A waitpoint without an approver takes one from
-each source. The id of the signal follows from the waitpoint and the decision, so a repeated call finds it.
+The first decision of an approver counts, by any route: all decisions of one approver at a waitpoint have the same
+idempotency key. A waitpoint with an approver takes one decision. A waitpoint without an approver takes one from each
+source.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, TypeAlias
@@ -22,7 +22,6 @@ from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import TERMINAL, State
 from flowfabric.core.executions.views import WaitpointView, view_waitpoint
 from flowfabric.core.fast_dataclass import replace
-from flowfabric.core.ids import derive_id
 from flowfabric.core.tokens.token import ParsedToken
 from flowfabric.core.waits.evaluate import APPROVE, REJECT, ApprovalProgress, approval_progress, find_approval
 from flowfabric.core.waits.records import StoredSignal, Suspension, Waitpoint, WaitpointKind, WaitpointState
@@ -54,13 +53,14 @@ class ApprovalDecision:
 class Decide:
     """A request to decide an approval. Without a token, `principal` is known to the caller, else it is only claimed.
 
-    `approver` is for whom the principal decides.
+    `approver` is for whom the principal decides. `signal_id` is the id of the signal that records the decision.
     """
 
+    signal_id: UUID
     waitpoint_id: UUID
     token: ParsedToken | None
     decision: DecisionWord
-    comment: str
+    comment: str = field(repr=False)
     principal: str | None
     approver: str | None
 
@@ -69,7 +69,9 @@ class Decide:
 class Decided:
     """The decision of an approver that counts.
 
-    `delivery` is `Accepted` if this call made the decision, and `DuplicateSignal` if an earlier call did.
+    `repeated` is True if an earlier call made the decision, so that this call changed nothing. `delivery` is the
+    outcome for the signal of the decision. If the engine repeated this call after a lost reply, it is `DuplicateSignal`
+    although the decision is new.
     """
 
     execution_id: UUID
@@ -77,11 +79,7 @@ class Decided:
     approval: str
     decision: ApprovalDecision
     delivery: Accepted | DuplicateSignal
-
-    @property
-    def repeated(self) -> bool:
-        """True if the approver had decided before, so that this call changed nothing."""
-        return isinstance(self.delivery, DuplicateSignal)
+    repeated: bool
 
 
 class WaitEnd(StrEnum):
@@ -143,11 +141,16 @@ def approval_name(key: str, approver: str | None) -> str:
 
 
 def as_decision(request: SignalRequest, waitpoint: Waitpoint) -> SignalRequest:
-    """Return the signal with the key of a decision if it is one, however it was sent."""
-    is_open_to_decisions = waitpoint.kind is WaitpointKind.ADDRESSED and purpose_of(waitpoint.key) == APPROVAL
-    if not is_open_to_decisions or request.name not in (APPROVE, REJECT):
+    """Return the signal with the key of a decision if it is one, however it was sent.
+
+    A signal with another name cannot take that key.
+    """
+    is_decision = request.name in (APPROVE, REJECT)
+    if not is_decision and request.key != DECISION_KEY:
         return request
-    return replace(request, key=_decision_key(request, waitpoint))
+    if waitpoint.kind is not WaitpointKind.ADDRESSED or purpose_of(waitpoint.key) != APPROVAL:
+        return request
+    return replace(request, key=_decision_key(request, waitpoint) if is_decision else f"signal\n{DECISION_KEY}")
 
 
 def make_decision_signal(request: Decide, waitpoint: Waitpoint) -> SignalRequest:
@@ -158,7 +161,7 @@ def make_decision_signal(request: Decide, waitpoint: Waitpoint) -> SignalRequest
     _check_approver(request, waitpoint)
     is_known = request.token is None
     signal = SignalRequest(
-        id=waitpoint.id,
+        id=request.signal_id,
         name=request.decision,
         payload=json.dumps({"comment": request.comment}).encode(),
         category="approval",
@@ -168,8 +171,7 @@ def make_decision_signal(request: Decide, waitpoint: Waitpoint) -> SignalRequest
         by_engine=is_known,
         principal=request.principal if is_known else None,
     )
-    key = _decision_key(signal, waitpoint)
-    return replace(signal, id=derive_id(waitpoint.id, key, request.decision), key=key)
+    return replace(signal, key=_decision_key(signal, waitpoint))
 
 
 def read_decision(signal: StoredSignal, approver: str | None) -> ApprovalDecision:

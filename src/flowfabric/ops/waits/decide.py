@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from flowfabric.core.errors import NotFound, Refused
+from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.tokens.token import ParsedToken, verify_token
 from flowfabric.core.waits.decisions import (
@@ -55,7 +56,8 @@ async def decide(tx: Transaction, namespace: str, request: WithKeys[Decide]) -> 
         raise approval_closed(await _describe(tx, waitpoint, execution, by_token=wanted.token is not None))
     [signal] = await _read_decisions(tx, waitpoint, id_=delivered.signal_id)
     approval, decision = approval_name(waitpoint.key, waitpoint.approver), read_decision(signal, waitpoint.approver)
-    return Decided(waitpoint.execution_id, waitpoint.id, approval, decision, delivered)
+    is_repeated = isinstance(delivered, DuplicateSignal) and delivered.signal_id != wanted.signal_id
+    return Decided(waitpoint.execution_id, waitpoint.id, approval, decision, delivered, is_repeated)
 
 
 @operation(read_only=True)
@@ -85,14 +87,15 @@ async def _deliver(
     wanted, id_ = request.request, waitpoint.execution_id
     signal = make_decision_signal(wanted, waitpoint)
     delivery = Delivery(execution_id=id_, waitpoint_id=waitpoint.id, request=signal, token=wanted.token)
-    if has_token_ended(waitpoint, await tx.now()) and not await _read_decisions(tx, waitpoint):
-        return None  # The task ignores a decision after this time, even that of an operator.
     try:
-        return await DeliverLocked(request.keys).run_one(tx, namespace, delivery)
+        delivered = await DeliverLocked(request.keys).run_one(tx, namespace, delivery)
     except Refused as error:
         if error.code not in _CLOSED:
             raise
         return None
+    # The task ignores a new decision after the end of the token, even that of an operator. The error undoes it.
+    is_late = isinstance(delivered, Accepted) and has_token_ended(waitpoint, await tx.now())
+    return None if is_late else delivered
 
 
 _CLOSED = frozenset({"target_not_signalable", "token_expired", "waitpoint_closed"})
