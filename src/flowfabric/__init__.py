@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     from flowfabric.core.waits.conditions import AnyOf as AnyOf
     from flowfabric.core.waits.conditions import Count as Count
     from flowfabric.core.waits.conditions import Single as Single
+    from flowfabric.core.waits.decisions import ApprovalDecision as ApprovalDecision
     from flowfabric.engine.engine import Engine as Engine
     from flowfabric.engine.opener import connect as connect
     from flowfabric.runtime.calls.approval import Approval as Approval
@@ -70,7 +71,6 @@ if _TYPE_CHECKING:
     from flowfabric.values.errors import Unwind as Unwind
     from flowfabric.values.errors import ValueRefused as ValueRefused
     from flowfabric.values.errors import WaitOverridden as WaitOverridden
-    from flowfabric.values.records import ApprovalDecision as ApprovalDecision
     from flowfabric.values.records import ApprovalRequest as ApprovalRequest
     from flowfabric.values.records import Approved as Approved
     from flowfabric.values.records import Cancelled as Cancelled
@@ -132,7 +132,7 @@ _MODULES = {
     "ExecutionSkipped": "values.errors", "InputMismatch": "values.errors", "LeaseLost": "values.errors",
     "PermanentError": "values.errors", "StepFailed": "values.errors", "Unwind": "values.errors",
     "ValueRefused": "values.errors", "WaitOverridden": "values.errors",
-    "ApprovalDecision": "values.records", "ApprovalRequest": "values.records", "Approved": "values.records",
+    "ApprovalDecision": "core.waits.decisions", "ApprovalRequest": "values.records", "Approved": "values.records",
     "Cancelled": "values.records", "Completed": "values.records", "ConditionMet": "values.records",
     "ErrorInfo": "values.records", "Expired": "values.records", "Failed": "values.records",
     "RaceResult": "values.records", "Received": "values.records", "Rejected": "values.records",

@@ -26,7 +26,7 @@ from flowfabric.runtime import signals
 from flowfabric.runtime.branch import BRANCH
 from flowfabric.runtime.options import check_settings
 from flowfabric.runtime.runner import TaskSettings
-from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
+from flowfabric.runtime.signals import Delivery, Signal
 from flowfabric.store.forks import Forks
 from flowfabric.values import ValueCodec, frame_namespace
 from flowfabric.values.aliases import Async, Durable, Duration, P, R, awaited_as
@@ -205,12 +205,12 @@ class App:
         return signals.deliver(self.engine, token, name, payload, signal_id)
 
     def approve(self, token: str, comment: str = "") -> Durable[Delivery]:
-        """Approve on behalf of the token's approver. Only the first decision with a token counts."""
-        return signals.send_decision(self.engine, token, APPROVE, comment)
+        """Approve on behalf of the token's approver. Only the first decision of an approver counts."""
+        return signals.send_decision(self.engine, token, "approve", comment)
 
     def reject(self, token: str, reason: str = "") -> Durable[Delivery]:
-        """Reject on behalf of the token's approver. Only the first decision with a token counts."""
-        return signals.send_decision(self.engine, token, REJECT, reason)
+        """Reject on behalf of the token's approver. Only the first decision of an approver counts."""
+        return signals.send_decision(self.engine, token, "reject", reason)
 
     def flow(self, name: str | None = None) -> Flow:
         """Return an empty flow. Add tasks to it, then submit it."""

@@ -276,11 +276,11 @@ class App:
         return run_on_client_thread(lambda: self._inner.signal(token, name, payload, signal_id=signal_id))
 
     def approve(self, token: str, comment: str = "") -> Delivery:
-        """Approve on behalf of the token's approver. Only the first decision with a token counts."""
+        """Approve on behalf of the token's approver. Only the first decision of an approver counts."""
         return run_on_client_thread(lambda: self._inner.approve(token, comment))
 
     def reject(self, token: str, reason: str = "") -> Delivery:
-        """Reject on behalf of the token's approver. Only the first decision with a token counts."""
+        """Reject on behalf of the token's approver. Only the first decision of an approver counts."""
         return run_on_client_thread(lambda: self._inner.reject(token, reason))
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ TABLE = {
         invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_option other_store
         unknown_kind
         backup_unsupported
+        not_an_approval several_approvals
         pooler_undeclared rows_hidden unsupported_encoding
     """,
     "Refused": """
@@ -55,6 +56,7 @@ TABLE = {
         not_confirmed
         transaction_too_long
         backup_exists store_in_use
+        approval_closed not_the_approver
     """,
     "NotFound": """
         execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found
