@@ -15,12 +15,13 @@ from tests.scenarios import submitted
 from tests.stores import TestStore, opened
 
 KINDS_OF_CODE = 6
+PATIENCE_S = 20.0
 
 
 async def test_child_forked_in_a_task_exits_with_one_log_line_and_the_worker_records_each_step_once(
     store: TestStore,
 ) -> None:
-    report, log = await run_program(store, "forks", KINDS_OF_CODE)
+    report, log = await run_program(store, "forks", KINDS_OF_CODE, PATIENCE_S)
     assert report["results"] == list(range(KINDS_OF_CODE))
     assert sorted(report["begun"]) == [str(n) for n in range(KINDS_OF_CODE)]
     assert report["exit_codes"] == [1] * KINDS_OF_CODE

@@ -156,6 +156,24 @@ async def test_dedup_window_starts_after_the_wait_for_the_key(postgres: Any) -> 
     await store.drop()
 
 
+async def test_key_of_an_open_transaction_is_not_taken_over_after_its_window(postgres: Any) -> None:
+    store = PostgresTestStore(postgres.dsn)
+    async with opened(store) as engine:
+        await submitted(engine)
+        other = await asyncpg.connect(store.url)
+        transaction = other.transaction()
+        await transaction.start()
+        body = Submission(kind="job", key="k", policy=Policy(dedup_window="10ms"))
+        first = await engine.executions.submit_in_transaction(other, body)
+        await asyncio.sleep(0.05)
+        waiting = asyncio.create_task(engine.executions.submit(body))
+        await blocked(store)
+        await transaction.commit()
+        assert await waiting == Duplicate(first.id)
+        await other.close()
+    await store.drop()
+
+
 async def blocked(store: PostgresTestStore) -> None:
     """Wait until a statement on the server waits for another transaction."""
     async with asyncio.timeout(10):
@@ -250,7 +268,7 @@ async def test_id_is_refused_while_its_history_is_kept(engine: Engine, clock: Vi
 
 
 async def test_purge_removes_every_key_of_an_execution(engine: Engine, clock: VirtualClock) -> None:
-    policy = Policy(dedup_window="90d", retention="1d")
+    policy = Policy(dedup_window="1d", retention="1d")
     id_ = await submitted(engine, policy=policy, key="one", id=uuid4())
     await engine.executions.submit("job", b"in", policy=policy, key="two", id=id_)
     await engine.operator.cancel(id_)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 
 from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES
@@ -21,6 +23,11 @@ LEASE_S = 1.0
 OPTIONS: dict[str, Any] = {"statement_timeout": "1s"}
 MARGIN_S = 12.0
 PATIENCE_S = 4.0
+# The sessions that copy from their client or wait for a lock.
+BUSY = """
+SELECT COUNT(*) FROM pg_stat_activity
+WHERE pid = ANY($1) AND state = 'active' AND wait_event IN ('ClientRead', 'advisory')
+"""
 CLIENT_OPTIONS = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
 
 
@@ -32,14 +39,57 @@ async def test_another_worker_takes_over_from_a_host_that_vanished_inside_a_tran
     async with opened(store, **OPTIONS) as survivor, survivor.reconcilers.run_in_background():
         with proxied(postgres.dsn) as (proxy, url):
             id_, vanished_at = await vanish(proxy, url, survivor, store, call, LEASE_S, **OPTIONS)
-            assert await take_over(survivor, id_, LEASE_S, vanished_at + 2 * LEASE_S + MARGIN_S)
+            took_over = await take_over(survivor, id_, LEASE_S, vanished_at + 2 * LEASE_S + MARGIN_S)
+            assert took_over, "the row of the execution stayed locked"
             assert proxy.stalls
+    await store.drop()
+
+
+async def test_session_is_ended_only_after_it_has_stopped_inside_a_statement_for_long(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresTestStore(postgres.dsn)
+    async with opened(store) as survivor:
+        with proxied(postgres.dsn) as (proxy, url):
+            await vanish(proxy, url, survivor, store, "fail", LEASE_S)
+            assert await _store_of(survivor).end_stalled_sessions() == 0
+            monkeypatch.setattr("flowfabric.backends.postgres.store.idle_limit_s", lambda _: 0.0)
+            assert await _store_of(survivor).end_stalled_sessions() == 1
+    await store.drop()
+
+
+async def test_session_that_copies_or_waits_for_a_lock_is_not_ended(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresTestStore(postgres.dsn)
+    copied = asyncio.Event()
+    async with opened(store) as engine, store.raw_connection() as blocker:
+        copier, waiter = [
+            await asyncpg.connect(postgres.dsn, server_settings={"application_name": "flowfabric"}) for _ in range(2)
+        ]
+        await copier.execute("CREATE TEMPORARY TABLE number (n INTEGER)")
+        await blocker.execute("SELECT pg_advisory_lock(1)")
+        copying = asyncio.ensure_future(copier.copy_to_table("number", source=_copy_until(copied)))
+        waiting = asyncio.ensure_future(waiter.execute("SELECT pg_advisory_lock(1)"))
+        async with asyncio.timeout(PATIENCE_S):
+            while await blocker.fetchval(BUSY, [copier.get_server_pid(), waiter.get_server_pid()]) < 2:
+                pass
+        monkeypatch.setattr("flowfabric.backends.postgres.store.idle_limit_s", lambda _: 0.0)
+        try:
+            assert await _store_of(engine).end_stalled_sessions() == 0
+        finally:
+            copied.set()
+            await blocker.execute("SELECT pg_advisory_unlock(1)")
+            results = await asyncio.gather(copying, waiting, return_exceptions=True)
+        assert list(results) == ["COPY 1", "SELECT 1"]
+        await copier.close()
+        await waiter.close()
     await store.drop()
 
 
 async def test_operator_can_cancel_the_execution_of_a_vanished_host(postgres: PostgresServer) -> None:
     store = PostgresTestStore(postgres.dsn)
-    async with opened(store) as operator:
+    async with opened(store, statement_timeout="10s") as operator:
         with proxied(postgres.dsn) as (proxy, url):
             id_, _ = await vanish(proxy, url, operator, store, "delay", 600.0, **OPTIONS)
             await operator.operator.cancel(id_)
@@ -102,6 +152,14 @@ async def _check_socket(connection: Any) -> None:
     assert watched.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
+async def _copy_until(end: asyncio.Event) -> AsyncIterator[bytes]:
+    yield b"1\n"
+    await end.wait()
+
+
+def _store_of(engine: Engine) -> Any:
+    return engine._context.store
+
+
 def _connection_of(engine: Engine) -> Any:
-    store: Any = engine._context.store
-    return store._connection()
+    return _store_of(engine)._connection()

@@ -191,5 +191,5 @@ async def _is_writer_blocked(engine: Engine) -> bool:
     store: Any = engine._context.store
     writer = store._writer
     frame = sys._current_frames().get(writer._thread.ident)
-    begins = frame is not None and frame.f_code.co_name == "_begin"
+    begins = frame is not None and frame.f_code.co_name == "_commit_batch"
     return begins and not writer._connection.in_transaction

@@ -105,14 +105,15 @@ async def test_many_items_of_one_execution_are_not_scanned_for_each_new_item(eng
     batcher._next_batch = counted  # type: ignore[method-assign]
     # Pretend that a batch is committing.
     batcher._in_flight = 1
-    batcher._busy_keys.add(lease.execution_id)
+    key = watched.key(completion(lease, b"x"))
+    batcher._busy_keys.add(key)
     outcomes = []
     for _ in range(200):
         outcomes.append(batcher.enqueue(completion(lease, b"x")))
         await asyncio.sleep(0)
     assert looks == 1
     batcher._in_flight = 0
-    batcher._free_key(lease.execution_id)
+    batcher._free_key(key)
     batcher._start()
     assert len(await asyncio.gather(*outcomes)) == 200
 

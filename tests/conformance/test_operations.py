@@ -88,6 +88,8 @@ async def call_what_needs_no_target(engine: Engine) -> None:
     await engine.executions.submit_many([Submission(kind="job")])
     await engine.executions.list()
     await engine.executions.count()
+    with suppress(NotFound):
+        await engine.executions.find("no such key")
     await engine.backlog()
     await engine.leases.claim(["default"], "w")
     await engine.leases.held("w")

@@ -87,10 +87,13 @@ async def cancel_with_retention(engine: Engine, clock: VirtualClock) -> object:
     return id_
 
 
-async def submit_with_key(engine: Engine, clock: VirtualClock) -> object:
+async def purge_inside_window(engine: Engine, clock: VirtualClock) -> object:
+    """Return a key whose execution was purged before the key's window passed."""
     key = f"key {clock.now()}"
+    id_ = await submitted(engine, key=key, policy=Policy(dedup_window="10s", retention="1ms"))
+    await engine.operator.cancel(id_)
     clock.advance("1ms")
-    await submitted(engine, key=key, policy=Policy(dedup_window="10s"))
+    await engine.reconcilers.tick()
     return key
 
 
@@ -178,7 +181,7 @@ CASES = {
     ),
     "retention": Case("retention", cancel_with_retention, "10s", "execution", "DELETE", "id", ROWS + "execution"),
     "submission keys": Case(
-        "retention", submit_with_key, "10s", "submission_key", "DELETE", "key",
+        "retention", purge_inside_window, "10s", "submission_key", "DELETE", "key",
         ROWS + "submission_key",
     ),
     "flow retention": Case("flow_retention", finish_flow, "60d", "flow", "DELETE", "id", ROWS + "flow"),

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from flowfabric.engine import Created, Duplicate, Ended, Engine, NotFound, Policy, State, Step, Submission, Tick
+from flowfabric.engine import Created, Ended, Engine, NotFound, Policy, State, Step, Submission, Tick
 from flowfabric.testing import VirtualClock
 from tests.expectations import ENDED, LIVE, error_of
 from tests.scenarios import KEEPING, SITUATIONS, leased, submitted
@@ -88,38 +88,6 @@ async def test_purge_removes_all_rows_of_an_execution_but_its_events(
     assert [event.version for event in events] == list(range(1, len(events) + 1))
 
 
-async def test_key_is_purged_with_its_execution(engine: Engine, clock: VirtualClock, store: TestStore) -> None:
-    policy = Policy(retention="1h", dedup_window="30d")
-    first = await submitted(engine, key="once", policy=policy)
-    await engine.operator.cancel(first)
-    assert await engine.executions.submit("job", b"in", key="once", policy=policy) == Duplicate(first)
-    clock.advance("1h")
-    await engine.reconcilers.tick()
-    assert isinstance(await engine.executions.submit("job", b"in", key="once", policy=policy), Created)
-    short = Policy(retention="2h", dedup_window="1h")
-    first = await submitted(engine, key="again", policy=short)
-    await engine.operator.cancel(first)
-    clock.advance("1h")
-    second = await submitted(engine, key="again", policy=Policy(dedup_window="1d"))
-    clock.advance("1h")
-    await engine.reconcilers.tick()
-    assert await is_purged(engine, first)
-    assert await count_rows(store, "submission_key", second) == 1
-
-
-async def test_expired_keys_are_dropped_while_their_execution_lives(
-    engine: Engine, clock: VirtualClock, store: TestStore
-) -> None:
-    id_ = await submitted(engine, key="once")
-    clock.advance(timedelta(days=1) - MICROSECOND)
-    await engine.reconcilers.tick()
-    assert await count_rows(store, "submission_key", id_) == 1
-    clock.advance(MICROSECOND)
-    await engine.reconcilers.tick()
-    assert await count_rows(store, "submission_key", id_) == 0
-    assert (await engine.executions.describe(id_)).state is State.WAITING
-
-
 async def test_purge_runs_in_bounded_batches(engine: Engine, clock: VirtualClock) -> None:
     await engine.executions.submit_many([Submission(kind="job") for _ in range(605)])
     leases = await engine.leases.claim(["default"], "worker-1", limit=605)
@@ -184,7 +152,7 @@ async def run_retention(engine: Engine) -> Tick:
 async def test_reconciler_tick_purges_ended_executions_and_keeps_their_events(
     store: TestStore, engine: Engine, clock: VirtualClock
 ) -> None:
-    short = Policy(retention="1m")
+    short = Policy(retention="1m", dedup_window="1m")
     cancelled = await submitted(engine, policy=short, key="freed")
     await engine.operator.cancel(cancelled)
     completed = await leased(engine, policy=short)

@@ -132,33 +132,6 @@ async def test_key_is_scoped_to_its_namespace(engine: Engine) -> None:
     assert await other_namespace.executions.submit("job", b"there", key="order-1") == Duplicate(foreign.id)
 
 
-@pytest.mark.parametrize("collected", [False, True])
-async def test_key_lives_for_24_hours(engine: Engine, clock: VirtualClock, collected: bool) -> None:
-    first = await engine.executions.submit("job", b"in", key="order-1")
-    clock.advance(timedelta(hours=24) - TICK)
-    if collected:
-        await engine.reconcilers.tick()
-    assert await engine.executions.submit("job", b"in", key="order-1") == Duplicate(first.id)
-    clock.advance(TICK)
-    if collected:
-        await engine.reconcilers.tick()
-    second = await engine.executions.submit("job", b"in", key="order-1")
-    assert isinstance(second, Created)
-    assert second.id != first.id
-    assert await engine.executions.submit("job", b"in", key="order-1") == Duplicate(second.id)
-
-
-async def test_policy_sets_the_lifetime_of_a_key_and_zero_disables_it(engine: Engine, clock: VirtualClock) -> None:
-    hour, never = Policy(dedup_window="1h"), Policy(dedup_window=0)
-    first = await engine.executions.submit("job", policy=hour, key="short")
-    assert await engine.executions.submit("job", policy=hour, key="short") == Duplicate(first.id)
-    clock.advance("1h")
-    assert isinstance(await engine.executions.submit("job", policy=hour, key="short"), Created)
-    outcomes = [await engine.executions.submit("job", policy=never, key="off") for _ in range(2)]
-    assert all(isinstance(outcome, Created) for outcome in outcomes)
-    assert isinstance(await engine.executions.submit("job", b"other body", key="off"), Created)
-
-
 @pytest.mark.parametrize("name", ["id", "key"])
 async def test_one_of_several_concurrent_submits_creates_the_execution(engine: Engine, name: str) -> None:
     same: dict[str, Any] = {"id": ID} if name == "id" else {"key": "order-1"}

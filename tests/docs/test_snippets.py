@@ -100,7 +100,7 @@ def test_command_on_a_page_exists(line: str) -> None:
         "flowfabric gone",
         "flowfabric --url a.db list",
         "flowfabric list --gone",
-        "flowfabric show",
+        "flowfabric history",
         "flowfabric lanes gone",
         "flowfabric submit",
         "python3 dev.py gone",

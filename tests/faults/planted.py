@@ -37,7 +37,9 @@ from tests.faults.planted_in_waits import PLANTED_IN_SIGNALS
 ROOT = Path(__file__).parent.parent.parent
 TESTS_FAILED = 1
 LONGEST_S = 120.0
-CONTROL_S = 400.0
+CONTROL_S = 900.0
+# A busy machine can disturb tests that measure times. If fewer tests than this fail without a fault, they run again.
+TOO_MANY = 5
 # Errors that show that a planted edit broke the code itself, so that no test really found the fault.
 BADLY_PLANTED = re.compile(
     r"^E .*\b(Import|ModuleNotFound|Syntax|Indentation|Name|UnboundLocal|Attribute|Type)Error\b", re.MULTILINE
@@ -366,11 +368,14 @@ def run_without_fault() -> Verdict:
     """Run the tests against an unchanged copy of the sources.
 
     `dev.py faults` runs all tests of this folder on the real sources, so only two of them run here. They show that the
-    copy is complete.
+    copy is complete. A few tests may fail once, as in `.ci/run`.
     """
     hunters = {fault.test for fault in PLANTED if fault.test.startswith("../")} - {OUTBOX + "[postgres]"}
+    tests = sorted({*hunters, f"{KEYS}[sqlite]", f"{IN_FLIGHT}[postgres]"})
     with _copied(()) as source:
-        return _try(sorted({*hunters, f"{KEYS}[sqlite]", f"{IN_FLIGHT}[postgres]"}), source, CONTROL_S)
+        verdict = _try(tests, source, CONTROL_S, TOO_MANY)
+        again = [test for test in tests if f"\nFAILED {_address(test)}" in verdict.output]
+        return _try(again, source, CONTROL_S) if 0 < len(again) < TOO_MANY else verdict
 
 
 @contextmanager
@@ -383,10 +388,26 @@ def _copied(edits: Sequence[Edit]) -> Iterator[Path]:
         yield source
 
 
-def _try(tests: Sequence[str], source: Path, longest_s: float) -> Verdict:
+def _address(test: str) -> str:
+    """Return the name by which pytest reports a test."""
+    file, mark, name = f"tests/faults/{test}".partition("::")
+    return os.path.normpath(file) + mark + name
+
+
+def _try(tests: Sequence[str], source: Path, longest_s: float, failures: int = 1) -> Verdict:
     named = [f"tests/faults/{test}" for test in tests]
     # With `--sample`, tests marked `long` run too, but not at full size.
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--sample", "-p", "no:cacheprovider", *named]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        f"--maxfail={failures}",
+        "-q",
+        "--sample",
+        "-p",
+        "no:cacheprovider",
+        *named,
+    ]
     began = time.monotonic()
     environment = os.environ | {"PYTHONPATH": str(source)}
     try:

@@ -10,6 +10,8 @@ UNSAFE = f"{CALLS}::test_call_that_is_not_safe_to_repeat_is_left_to_the_caller"
 USERS = "../end_to_end/client/test_repeats.py"
 STORE = "backends/postgres/store.py"
 SERVERS, HOSTS = "../adversity/test_unusable_servers.py", "../adversity/test_vanished_hosts.py"
+TAKEOVER = f"{HOSTS}::test_another_worker_takes_over_from_a_host_that_vanished_inside_a_transaction"
+WORKING = f"{HOSTS}::test_session_that_copies_or_waits_for_a_lock_is_not_ended"
 BLACKOUT = (
     "../adversity/test_blackouts.py::test_worker_exits_in_time_if_it_gets_sigterm_while_the_store_does_not_respond"
 )
@@ -127,6 +129,54 @@ PLANTED_IN_CONNECTIONS = (
         Edit(STORE, "int(idle_limit_s(settings.statement_timeout_s) * 1000)", "60_000"),
     ),
     PlantedFault(
+        "session may be silent between two statements without a limit",
+        f"{TAKEOVER}[delay]",
+        Edit(
+            STORE,
+            '        "idle_in_transaction_session_timeout": int(idle_limit_s',
+            '        "lock_timeout": int(idle_limit_s',
+        ),
+    ),
+    PlantedFault(
+        "cancel waits for a silent session without a limit",
+        f"{HOSTS}::test_operator_can_cancel_the_execution_of_a_vanished_host",
+        Edit(
+            STORE,
+            '        "idle_in_transaction_session_timeout": int(idle_limit_s',
+            '        "lock_timeout": int(idle_limit_s',
+        ),
+    ),
+    PlantedFault(
+        "session that stopped inside a statement is not ended",
+        f"{TAKEOVER}[fail]",
+        Edit("reconcilers/loop.py", "            await self._end_stalled_sessions()\n", "            pass\n"),
+    ),
+    PlantedFault(
+        "session that stopped inside a statement does not count as active",
+        f"{TAKEOVER}[step.tx]",
+        Edit(STORE, "AND a.state = 'active'", "AND a.state = 'idle in transaction'"),
+    ),
+    PlantedFault(
+        "session is ended as soon as it waits for the rest of a statement",
+        f"{HOSTS}::test_session_is_ended_only_after_it_has_stopped_inside_a_statement_for_long",
+        Edit(STORE, "make_interval(secs => $1)", "make_interval(secs => $1 * 0)"),
+    ),
+    PlantedFault(
+        "session that copies is ended",
+        WORKING,
+        Edit(STORE, "    AND a.query NOT ILIKE 'COPY%'\n", ""),
+    ),
+    PlantedFault(
+        "session that waits for a lock is ended",
+        WORKING,
+        Edit(STORE, "    AND a.wait_event = 'ClientRead'\n", ""),
+    ),
+    PlantedFault(
+        "user's session requests no keepalives",
+        f"{HOSTS}::test_session_requests_keepalives_on_both_sides",
+        Edit("backends/postgres/user_connections.py", "            **SERVER_KEEPALIVES,\n", ""),
+    ),
+    PlantedFault(
         "transaction behind a pooler has no limits",
         f"{HOSTS}::test_session_behind_a_pooler_bounds_each_transaction",
         Edit(STORE, 'local_settings if settings.pooler else ""', '""'),
@@ -154,10 +204,5 @@ PLANTED_IN_CONNECTIONS = (
         "engine waits for a locked file when it closes",
         f"{BLACKOUT}[sqlite-app.run]",
         Edit("backends/sqlite/store.py", "await asyncio.wait([waiting], timeout=timeout_s)", "await waiting"),
-    ),
-    PlantedFault(
-        "process cannot end while SQLite waits for a locked file",
-        f"{BLACKOUT}[sqlite-app.run]",
-        Edit("backends/sqlite/writer.py", "_LOCK_STEP_MS = 400", "_LOCK_STEP_MS = 10_000"),
     ),
 )

@@ -23,7 +23,8 @@ from flowfabric import App, step
 from flowfabric.engine import StoreOptions, connect
 
 PATIENCE_S = 30.0
-CHILD_LIFETIME_S = 10
+ENDING_S = 10.0
+CHILD_LIFETIME_S = 3
 
 
 def open_app(url: str, schema: str) -> App:
@@ -190,8 +191,8 @@ def open_files() -> list[str]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds, or for at most `PATIENCE_S`."""
-    ends = time.monotonic() + PATIENCE_S
+    """Wait until the condition holds, or for at most `ENDING_S`."""
+    ends = time.monotonic() + ENDING_S
     while not condition() and time.monotonic() < ends:
         time.sleep(0.05)
 

@@ -40,6 +40,7 @@ def expected_rows(world: World) -> Rows:
                 "key": key,
                 "execution_id": remembered.execution_id,
                 "expires_at": remembered.expires_at,
+                "drop_at": remembered.drop_at,
             }
             for (namespace, key), remembered in world.keys.items()
         ],

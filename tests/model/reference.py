@@ -88,7 +88,7 @@ class Executions:
         window = seconds(policy.dedup_window)
         is_remembered = key is not None and window > timedelta(0)
         remembered = world.keys.get((namespace, key or "")) if is_remembered else None
-        if remembered and remembered.expires_at > now:
+        if remembered and (remembered.expires_at > now or remembered.execution_id in world.executions):
             return _duplicate(remembered.execution_id, remembered.body == body)
         existing = world.executions.get(id) if id else None
         if existing and existing.namespace == namespace:
@@ -222,7 +222,9 @@ class Duties:
         for execution in list(self._world.executions.values()):
             self._retention(execution)
         now = self._world.now
-        self._world.keys = {name: key for name, key in self._world.keys.items() if key.expires_at > now}
+        self._world.keys = {
+            name: key for name, key in self._world.keys.items() if key.drop_at is None or key.drop_at > now
+        }
 
     def due_times(self) -> list[datetime]:
         """Return every future time at which a duty has something to check or change."""
@@ -276,10 +278,14 @@ class Duties:
         self._world.note(execution, "completion.expired", before)
 
     def _retention(self, execution: Execution) -> None:
-        """Delete the execution with its attempts, steps, grants and keys. Its events stay."""
+        """Delete the execution with its attempts, steps, grants and keys. Its events stay, and keys in their window."""
         world, id_ = self._world, execution.id
         if execution.purge_at is None or execution.purge_at > world.now:
             return
         world.gone[id_] = world.executions.pop(id_).events
-        world.keys = {name: key for name, key in world.keys.items() if key.execution_id != id_}
+        owned = {name: key for name, key in world.keys.items() if key.execution_id == id_}
+        outlasting = {
+            name: replace(key, drop_at=key.expires_at) for name, key in owned.items() if key.expires_at > world.now
+        }
+        world.keys = {name: key for name, key in world.keys.items() if name not in owned} | outlasting
         world.grants = {name: grant for name, grant in world.grants.items() if grant.execution_id != id_}

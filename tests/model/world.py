@@ -55,11 +55,15 @@ def symbol(number: int) -> UUID:
 
 @dataclass
 class Key:
-    """The execution and the body that an idempotency key refers to, with the key's expiry."""
+    """The execution and the body that an idempotency key refers to, with the end of the key's window.
+
+    `drop_at` is set if the execution was purged before that.
+    """
 
     execution_id: UUID
     body: tuple[Any, ...]
     expires_at: datetime
+    drop_at: datetime | None = None
 
 
 class World:

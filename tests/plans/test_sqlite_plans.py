@@ -184,7 +184,7 @@ def test_claim_reads_the_queue_in_order_and_sorts_only_the_heads(plans: Plans) -
 
 def test_page_and_history_start_at_their_cursor(plans: Plans) -> None:
     page = [*find_reads(plans["list_executions"], "execution")]
-    assert any(step.endswith("ff_execution_by_state (namespace=? AND state=? AND id<?)") for step in page)
+    assert any(step.endswith("ff_execution_by_state (namespace=? AND state=? AND id>? AND id<?)") for step in page)
     [history] = find_reads(plans["history_of"], "event")
     assert history.endswith("ff_event_version (execution_id=? AND version>?)")
     [live] = find_reads(plans["list_live_flows"], "flow")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from flowfabric.app.client_thread import run_on_client_thread
 from flowfabric.app.handle import Handle
 from flowfabric.core import validation
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, NotFound
 from flowfabric.core.executions.outcomes import Submitted
 from flowfabric.core.executions.requests import Submission
 from flowfabric.runtime import results
@@ -32,6 +33,16 @@ def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         _refuse_connection(task, "a child is stored together with its record")
         return submit_child(task, args, kwargs)
     return _submit(task.newest, _with_key(task, task.submission(args, kwargs)))
+
+
+def find_by_key(task: Task[P, R], key: str) -> Durable[Handle[R]]:
+    """Return the handle of the execution of this task that holds a key. Inside a task, this is a step."""
+    name = validation.name(key, "key")
+    if is_in_task():
+        from flowfabric.runtime.calls.step import as_step
+
+        return _to_handle(task, as_step(f"by_key:{task.base}", _find_id, task.app, task.base, name))
+    return _to_handle(task, _find_id(task.app, task.base, name))
 
 
 def submit_sync(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Handle[R]:
@@ -83,6 +94,18 @@ async def _submit(task: Task[..., R], submission: Submission) -> Handle[R]:
     else:
         submitted = await engine.executions.submit(submission)
     return Handle(task.app, submitted.id, task)
+
+
+async def _to_handle(task: Task[..., R], id_: Awaitable[UUID]) -> Handle[R]:
+    return Handle(task.app, await id_, task)
+
+
+async def _find_id(app: App, base: str, key: str) -> UUID:
+    execution = await (await app.engine()).executions.find(key=key)
+    if execution.kind.partition("@")[0] != base:
+        message = f"the key {key!r} belongs to execution {execution.id} of {execution.kind!r}, not of {base!r}"
+        raise NotFound("execution_not_found", message, execution_id=execution.id, key=key)
+    return execution.id
 
 
 async def _run(task: Task[..., R], submission: Submission) -> R:

@@ -134,10 +134,19 @@ class Task(Generic[P, R]):
         """Return the handle of an execution of this task that was submitted before."""
         return Handle(self._inner.handle(id))
 
+    def by_key(self, key: str) -> Handle[R]:
+        """Return the handle of the execution that was submitted with this key.
+
+        Raise `NotFound` if no execution of this task holds the key. The key of a child is scoped to its parent, so it
+        is not found, unless the child is detached.
+        """
+        return Handle(run_on_client_thread(lambda: self._inner.by_key(key)))
+
     def options(
         self,
         *,
         key: str | None = None,
+        key_window: Duration | None = None,
         id: UUID | str | None = None,
         name: str | None = None,
         delay: Duration | None = None,
@@ -154,14 +163,19 @@ class Task(Generic[P, R]):
     ) -> Task[P, R]:
         """Return the same task with new call options. Options that you omit keep their values.
 
-        With a `key`, a repeated submit returns the same execution. So does the `id` that an `Unavailable` error has in
-        its fields. `name` is for members of a flow. `connection` is a database connection with an open transaction, in
-        which the execution is stored. A `detached` child is not cancelled with its parent. `creator` is the name of the
-        person or program that submits; lists and `flowfabric show` show it.
+        With a `key`, a repeated submit returns the same execution as long as that execution is kept, and at least for
+        `key_window` after the submit (24 hours). The key belongs to the namespace. The key of a child is scoped to its
+        parent, unless the child is detached. With a `key_window` of 0, the key is not stored. A repeated submit with
+        the `id` that an `Unavailable` error has in its fields also returns the same execution.
+
+        `name` is for members of a flow. `connection` is a database connection with an open transaction, in which the
+        execution is stored. A `detached` child is not cancelled with its parent. `creator` is the name
+        of the person or program that submits; lists and `flowfabric show` show it.
         """
         return Task(
             self._inner.options(
                 key=key,
+                key_window=key_window,
                 id=id,
                 name=name,
                 delay=delay,

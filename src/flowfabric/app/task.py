@@ -94,10 +94,19 @@ class Task(Generic[P, R]):
         """Return the handle of an execution of this task that was submitted before."""
         return Handle(self.app, id, self)
 
+    def by_key(self, key: str) -> Durable[Handle[R]]:
+        """Return the handle of the execution that was submitted with this key.
+
+        Raise `NotFound` if no execution of this task holds the key. The key of a child is scoped to its parent, so it
+        is not found, unless the child is detached.
+        """
+        return submit.find_by_key(self, key)
+
     def options(
         self,
         *,
         key: str | None = None,
+        key_window: Duration | None = None,
         id: UUID | str | None = None,
         name: str | None = None,
         delay: Duration | None = None,
@@ -114,15 +123,21 @@ class Task(Generic[P, R]):
     ) -> Task[P, R]:
         """Return the same task with new call options. Options that you omit keep their values.
 
-        With a `key`, a repeated submit returns the same execution. So does the `id` that an `Unavailable` error has in
-        its fields. `name` is for members of a flow. `connection` is a database connection with an open transaction, in
-        which the execution is stored. A `detached` child is not cancelled with its parent. `creator` is the name of the
-        person or program that submits; lists and `flowfabric show` show it.
+        With a `key`, a repeated submit returns the same execution as long as that execution is kept, and at least for
+        `key_window` after the submit (24 hours). The key belongs to the namespace. The key of a child is scoped to its
+        parent, unless the child is detached. With a `key_window` of 0, the key is not stored. A repeated submit with
+        the `id` that an `Unavailable` error has in its fields also returns the same execution.
+
+        `name` is for members of a flow. `connection` is a database connection with an open transaction, in which the
+        execution is stored. A `detached` child is not cancelled with its parent. `creator` is the name
+        of the person or program that submits; lists and `flowfabric show` show it.
         """
         ready_at = None if at is None else validation.timestamp(at, "at")
         own_id = None if id is None else parse_new_id(id)
+        own_key = None if key is None else validation.name(key, "key")
         options: dict[str, Any] = {
-            "key": key, "id": own_id, "name": name, "delay": delay, "at": ready_at, "deadline": deadline, "lane": lane,
+            "key": own_key, "key_window": key_window, "id": own_id, "name": name, "delay": delay, "at": ready_at,
+            "deadline": deadline, "lane": lane,
             "priority": priority, "retries": retries, "requires": requires, "tags": tags,
             "detached": detached or None, "connection": connection, "creator": creator,
         }  # fmt: skip
@@ -131,6 +146,8 @@ class Task(Generic[P, R]):
         )
         if call_options.delay is not None and call_options.at is not None:
             raise InvalidRequest("invalid_request", "give delay or at, not both")
+        if call_options.key_window is not None and call_options.key is None:
+            raise InvalidRequest("invalid_request", "key_window is how long a key holds; give a key too")
         changed: Task[P, R] = Task(self.app, self.base, self.fn, self._codecs, self.settings, call_options)
         changed.submission_of(b"")  # Report invalid options here, where they are written.
         return changed

@@ -45,13 +45,18 @@ LIST = CommandSpec(
     arguments=(
         argument("--state", choices=STATES, help="only in this state"),
         argument("--lane", help="only on this lane"), argument("--kind", help="only of this kind"),
+        argument("--key", help="only the execution that holds this idempotency key"),
         TAG, SINCE, UNTIL, argument("--limit", type=int, metavar="N", help=LIMIT.help), CURSOR,
         flag("--all", help="show all pages"),
     ),
 )  # fmt: skip
 SHOW = CommandSpec(
     name="show", help="show everything about one execution", run="show:show",
-    arguments=(EXECUTION, flag("--steps", help="show its recorded steps too")),
+    arguments=(
+        argument("id", metavar="ID", nargs="?", help="the execution"),
+        argument("--key", help="show the execution that holds this idempotency key"),
+        flag("--steps", help="show its recorded steps too"),
+    ),
 )  # fmt: skip
 HISTORY = CommandSpec(
     name="history", help="show the events of one execution", run="events:show_history", arguments=(EXECUTION,)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -74,13 +74,13 @@ class Batcher(Generic[Request, Outcome]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._fallbacks: dict[Hashable, Batcher[Request, Outcome]] = {}
 
-    async def submit(self, request: Request) -> Outcome:
-        """Return the outcome of the request, or raise its refusal."""
+    def submit(self, request: Request) -> Awaitable[Outcome]:
+        """Start the request. Await it to get its outcome or its refusal."""
         if self._operation.is_exclusive(request):
-            return await run_one(self._repeating(), self._namespace, self._operation, request)
+            return run_one(self._repeating(), self._namespace, self._operation, request)
         if self._operation.use_fallback(request):
-            return await self._run_fallback(request)
-        return await self.enqueue(request)
+            return self._run_fallback(request)
+        return self.enqueue(request)
 
     def enqueue(self, request: Request) -> asyncio.Future[Outcome]:
         """Queue a request that is not exclusive, and return the future of its outcome."""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -97,21 +97,24 @@ class Context:
     retry_for_s: float = 0.0
     claim_namespaces: ClaimNamespaces | None = None
 
-    async def call(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:
-        """Run one request of an operation, and return its outcome or raise its refusal.
+    def call(self, operation: Operation[Request, Outcome], request: Request) -> Awaitable[Outcome]:
+        """Start one request of an operation. Await the call to get its outcome or its refusal.
 
         A request of a batch operation shares its commit with other requests that run at the same time.
         """
         if self.claim_namespaces is not None and (other := self.for_lease(request)) is not self:
-            return await other.call(operation, request)
+            return other.call(operation, request)
         if self.observer is not None:
-            with self.observer(operation, self.namespace, request):
-                return await self._unobserved().call(operation, request)
+            return self._call_observed(operation, request)
         if isinstance(operation, BatchOperation):
-            outcome: Outcome = await self._batcher(operation).submit(request)
-            return outcome
+            return self._batcher(operation).submit(request)
         assert isinstance(operation, SingleOperation), "there are two kinds of operations"
-        return await self._run(operation, request)
+        return self._run(operation, request)
+
+    async def _call_observed(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:
+        assert self.observer is not None, "the caller checks this"
+        with self.observer(operation, self.namespace, request):
+            return await self._unobserved().call(operation, request)
 
     async def call_last(self, operation: Operation[LastRequest, Outcome], request: LastRequest) -> Outcome:
         """Run a request that gives up its lease, and return its outcome or raise its refusal."""

@@ -193,6 +193,13 @@ class Executions:
         """Return everything about one execution."""
         return await self._context.call(read.describe, parse_id(id))
 
+    async def find(self, *, key: str) -> Description:
+        """Return everything about the execution that holds an idempotency key of this namespace.
+
+        The key of a child that is not detached is scoped to its parent, so it is not found.
+        """
+        return await self._context.call(read.find, validation.name(key, "key"))
+
     async def result(self, id: UUID | str) -> Outcome | None:
         """Return how the execution ended, with its result, or None if it has not ended."""
         return await self._context.call(read.result, parse_id(id))
@@ -216,6 +223,7 @@ class Executions:
         state: State | str | None = None,
         lane: str | None = None,
         kind: str | None = None,
+        key: str | None = None,
         tags: Mapping[str, str] | None = None,
         created_from: datetime | None = None,
         created_until: datetime | None = None,
@@ -231,6 +239,7 @@ class Executions:
             "states": tuple(State) if state is None else (parse_choice(State, state, "state"),),
             "lane": None if lane is None else validation.name(lane, "lane"),
             "kind": None if kind is None else validation.name(kind, "kind"),
+            "key": None if key is None else validation.name(key, "key"),
             "created_from": None if created_from is None else validation.timestamp(created_from, "created_from"),
             "created_until": None if created_until is None else validation.timestamp(created_until, "created_until"),
             "tags": None if tags is None else validation.tags(tags),

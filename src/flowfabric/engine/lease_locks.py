@@ -7,18 +7,17 @@ of a worker must not end it either. The commit extends the lease. After a rollba
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
 # This clock also runs while the system sleeps, as the store's clock does. The monotonic clock of Linux stops.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def lease_time() -> float:
-    """Return the local time in seconds by which a worker measures how long it has held a lease."""
-    return time.clock_gettime(_CLOCK)
+# Returns the local time in seconds by which a worker measures how long it has held a lease. Every durable call reads
+# it, and a partial is faster than a function.
+lease_time: Callable[[], float] = partial(time.clock_gettime, _CLOCK)
 
 
 class LockListener(Protocol):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -18,6 +19,8 @@ from flowfabric.store.commit_hints import CommitHints
 Topic = tuple[Any, ...]
 _END_NOTIFY_DELAY_S = 0.1
 _WORK_NOTIFY_DELAY_S = 0.05
+_LONG_WAIT_S = 1.0
+_WAKE_INTERVAL_S = 0.1
 
 
 class Waiter:
@@ -54,24 +57,18 @@ class Waiter:
 
     async def wait(self, seconds: float) -> bool:
         """Return True as soon as the waiter is notified, or False after `seconds`."""
-        self.is_waiting = True
-        try:
-            if not self._is_notified:
-                await self._wait_for_future(seconds)
-        finally:
-            self.is_waiting = False
+        if not self._is_notified:
+            future = self._future = asyncio.get_running_loop().create_future()
+            stop_timer = self._registry.wake_later(future, seconds)
+            self.is_waiting = True
+            try:
+                await future
+            finally:
+                self.is_waiting = False
+                self._future = None
+                stop_timer()
         is_notified, self._is_notified = self._is_notified, False
         return is_notified
-
-    async def _wait_for_future(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._future = loop.create_future()
-        timer = loop.call_later(seconds, _wake, self._future)
-        try:
-            await self._future
-        finally:
-            timer.cancel()
-            self._future = None
 
 
 class WaiterRegistry:
@@ -82,6 +79,9 @@ class WaiterRegistry:
         self._all: set[Waiter] = set()
         self._end_timer: asyncio.TimerHandle | None = None
         self._work_timer: asyncio.TimerHandle | None = None
+        # The futures of long waits, each with the time at which it is woken. All of them share one timer.
+        self._wake_at: dict[asyncio.Future[None], float] = {}
+        self._wake_timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._all)
@@ -120,6 +120,28 @@ class WaiterRegistry:
             self._notify_all(self._by_topic.get(topic, ()))
         for id_ in hints.ended:
             self._notify_all(self._by_topic.get(end_topic(id_), ()), hints.completed.get(id_))
+
+    def wake_later(self, future: asyncio.Future[None], seconds: float) -> Callable[[], object]:
+        """Complete the future after `seconds`, unless the returned function is called before.
+
+        A long wait may take a little longer, because it shares a timer with other long waits.
+        """
+        loop = future.get_loop()
+        if seconds < _LONG_WAIT_S:
+            return loop.call_later(seconds, _wake, future).cancel
+        self._wake_at[future] = loop.time() + seconds
+        if self._wake_timer is None:
+            self._wake_timer = loop.call_later(_WAKE_INTERVAL_S, self._wake_due)
+        return partial(self._wake_at.pop, future, None)
+
+    def _wake_due(self) -> None:
+        self._wake_timer = None
+        if self._wake_at:
+            loop = next(iter(self._wake_at)).get_loop()
+            self._wake_timer = loop.call_later(_WAKE_INTERVAL_S, self._wake_due)
+            now = loop.time()
+            for future in [future for future, at in self._wake_at.items() if at <= now]:
+                _wake(future)
 
     def notify_workers(self) -> None:
         """Notify every waiter that waits for work on a lane."""

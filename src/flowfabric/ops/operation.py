@@ -113,7 +113,10 @@ class BatchOperation(Operation[Request, Outcome_co], ABC):
 
     @abstractmethod
     def key(self, request: Request) -> Hashable:
-        """Return the key that a batch may contain only once, such as the id of the execution."""
+        """Return the key that a batch may contain only once, such as the id of the execution.
+
+        The hot operations return the integer of the id, whose hash needs no Python call.
+        """
 
     @abstractmethod
     async def run_batch(

@@ -12,7 +12,7 @@ from flowfabric.core.executions.leases import decide_lease_check
 from flowfabric.core.executions.operator import decide_deadline, decide_due_cancel, decide_ready
 from flowfabric.core.retention import EventRetention
 from flowfabric.ops.events.trim import expire_subscribers, old_events_apart, trim_events, trim_events_apart
-from flowfabric.ops.executions.purge import drop_expired_keys, expired_keys, purge, purge_flows
+from flowfabric.ops.executions.purge import drop_keys, find_keys_to_drop, purge, purge_flows
 from flowfabric.ops.flows.cancel import sweep
 from flowfabric.ops.keys import collect_keys, expired_kids
 from flowfabric.ops.waits.resume import expire_waitpoints, fire_timers, time_out_suspensions
@@ -41,7 +41,7 @@ def make_duties(retention: EventRetention) -> Sequence[Tickable]:
         Duty("cancel_grace", reconcile_with(decide_due_cancel)),
         Duties(
             Duty("retention", partial(purge, keep_events=retention.retention), REMOVAL_BATCH),
-            RowDuty("retention", expired_keys, drop_expired_keys, REMOVAL_BATCH),
+            RowDuty("retention", find_keys_to_drop, drop_keys, REMOVAL_BATCH),
         ),
         Duty("flow_retention", partial(purge_flows, keep_events=retention.retention)),
         Duties(

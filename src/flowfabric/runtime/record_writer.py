@@ -71,9 +71,10 @@ class RecordWriter:
             await shield(self._start_flush())
         self._run.calls.check_over()
 
-    async def submit(self, child: ChildSubmission, record: Record) -> UUID:
-        """Store a child together with the record of its submit, and return the child's id."""
-        self.enqueue(record)
+    async def submit(self, child: ChildSubmission, record: Record | None) -> UUID:
+        """Store a child together with the record of its submit, if any, and return the child's id."""
+        if record is not None:
+            self.enqueue(record)
         child_id: asyncio.Future[UUID] = asyncio.get_running_loop().create_future()
         self._children.append((child, child_id))
         while not child_id.done() and self._run.loss is None:

@@ -173,6 +173,7 @@ class TaskSettings:
             deadline=self.deadline if call_options.deadline is None else call_options.deadline,
             retention=DEFAULT_POLICY.retention if self.retention is None else self.retention,
             retryable_categories=retry_categories(self.retry_on),
+            dedup_window=DEFAULT_POLICY.dedup_window if call_options.key_window is None else call_options.key_window,
         )
 
 
@@ -181,6 +182,7 @@ class CallOptions:
     """The options that `task.options(…)` sets for one execution. Omitted options default to the task's settings."""
 
     key: str | None = None
+    key_window: Duration | None = None
     id: UUID | None = None
     name: str | None = None
     delay: Duration | None = None

@@ -103,6 +103,7 @@ class ExecutionStore(AggregateStore):
             "list_executions",
             namespace=listing.namespace,
             states=list(listing.states),
+            first=listing.first,
             before=listing.before,
             limit=listing.limit,
             lane=listing.lane,
@@ -144,33 +145,41 @@ class IdempotencyKeyStore(AggregateStore):
     async def take(
         self, namespace: str, key: str, execution_id: UUID, fingerprint: bytes, window: timedelta
     ) -> tuple[UUID, bytes] | None:
-        """Take a free or expired key for `window`. If the key is in use, return its execution's id and fingerprint."""
+        """Take a key for an execution. If the key is in use, return the id and the fingerprint of its execution.
+
+        A key is in use while its execution is kept, and at least for its `window`.
+        """
+        name = {"namespace": namespace, "key": key}
+        owner = {"execution_id": execution_id, "fingerprint": fingerprint}
         now = await self._session.now()
-        taken = await self._session.fetch(
-            "take_key",
-            namespace=namespace,
-            key=key,
-            execution_id=execution_id,
-            fingerprint=fingerprint,
-            now=now,
-            expires_at=now + window,
-        )
+        taken = await self._session.fetch("take_key", **name, **owner, expires_at=now + window)
         if not taken:
-            [holder] = await self._session.fetch("key_holder", namespace=namespace, key=key)
+            [holder] = await self._session.fetch("key_holder", **name)
+            now = await self._session.now()
+            may_replace = to_datetime(holder["expires_at"]) <= now
+            if may_replace and await self._session.fetch(
+                "replace_key", **name, **owner, now=now, expires_at=now + window
+            ):
+                return None
             return to_uuid(holder["execution_id"]), holder["fingerprint"]
         later = await self._session.now()
         if later > now:
             # The statement may have waited for another transaction, so the window begins again now.
-            await self._session.fetch("extend_key", namespace=namespace, key=key, expires_at=later + window)
+            await self._session.fetch("extend_key", **name, expires_at=later + window)
         return None
 
-    async def list_expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
-        """Return namespaces and names of expired keys without locking them."""
-        rows = await self._session.fetch("expired_keys", now=now, limit=limit)
+    async def find(self, namespace: str, key: str) -> UUID | None:
+        """Return the id of the execution that holds a key, or last held it if that execution was purged."""
+        rows = await self._session.fetch("key_holder", namespace=namespace, key=key)
+        return to_uuid(rows[0]["execution_id"]) if rows else None
+
+    async def list_due(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """Return namespaces and names of keys that outlived their execution and their window, without locking them."""
+        rows = await self._session.fetch("keys_to_drop", now=now, limit=limit)
         return [(row["namespace"], row["key"]) for row in rows]
 
-    async def drop_expired(self, keys: Sequence[tuple[str, str]], now: datetime) -> int:
-        """Remove those of `keys` that are expired and not locked. Return how many were removed."""
+    async def drop(self, keys: Sequence[tuple[str, str]], now: datetime) -> int:
+        """Remove those of `keys` that are still due and not locked. Return how many were removed."""
         parameters = [{"namespace": namespace, "key": key, "now": now} for namespace, key in keys]
         return len(await self._session.fetch_each("drop_key", parameters))
 
@@ -202,9 +211,9 @@ class GrantStore(AggregateStore):
 
 
 _grant_columns = parameters_of(Grant, without=["worker", "consumed_by"])
-_DELETE_STATEMENTS = (
-    "delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_signals", "delete_waitpoints",
-    "delete_suspensions", "delete_executions",
+_REMOVAL_STATEMENTS = (
+    "keep_keys", "delete_keys", "delete_attempts", "delete_steps", "delete_grants", "delete_signals",
+    "delete_waitpoints", "delete_suspensions", "delete_executions",
 )  # fmt: skip
 
 
@@ -216,12 +225,14 @@ class PurgeStore(AggregateStore):
         rows = await self._session.fetch("lock_remains", ids=list(ids))
         return [PurgeBatch(to_uuid(row["id"]), to_datetime(row["purge_at"]), row["belongings"]) for row in rows]
 
-    async def remove(self, ids: Sequence[UUID], trim_at: datetime | None) -> None:
-        """Remove executions with everything attached to them.
+    async def remove(self, ids: Sequence[UUID], now: datetime, trim_at: datetime | None) -> None:
+        """Remove executions with everything attached to them, except keys whose window has not passed at `now`.
 
         With `trim_at`, remember that the events of these executions may be removed from that time on.
         """
         if trim_at is not None:
             # This statement comes first, because it reads the rows that are deleted below.
             await self._session.fetch("bury_executions", ids=list(ids), trim_at=trim_at)
-        await self._session.run_batches(beside=[(statement, {"ids": list(ids)}) for statement in _DELETE_STATEMENTS])
+        await self._session.run_batches(
+            beside=[(statement, {"ids": list(ids), "now": now}) for statement in _REMOVAL_STATEMENTS]
+        )

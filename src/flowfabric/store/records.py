@@ -16,6 +16,8 @@ from flowfabric.core.tokens.key_ring import KeyRing
 from flowfabric.core.waits.evaluate import SignalFacts
 from flowfabric.core.waits.records import Suspension, Waitpoint
 
+_FIRST_ID = UUID(int=0)
+
 
 @record(frozen=True, slots=True)
 class NewExecution:
@@ -48,7 +50,10 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A query for one page of executions with ids below `before`, newest first."""
+    """A query for one page of executions with ids from `first` to below `before`, newest first.
+
+    `key` selects the execution that holds this idempotency key.
+    """
 
     namespace: str
     states: tuple[State, ...]
@@ -59,6 +64,8 @@ class Listing:
     tags: Mapping[str, str] | None = None
     created_from: datetime | None = None
     created_until: datetime | None = None
+    key: str | None = None
+    first: UUID = _FIRST_ID
 
 
 @record(frozen=True, slots=True, kw_only=True)

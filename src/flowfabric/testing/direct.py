@@ -15,6 +15,7 @@ from flowfabric.app.client_thread import run_on_client_thread, running_loop
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.outcomes import Lease
 from flowfabric.core.executions.records import Fence, WorkerId
+from flowfabric.core.flows.graph import ChildSubmission
 from flowfabric.engine.engine import Engine
 from flowfabric.runtime.branch import BRANCH, Branch
 from flowfabric.runtime.journal import Record, Scope
@@ -111,8 +112,8 @@ class _DirectRecordWriter(RecordWriter):
     async def commit_with(self, operation: Any, *, keeps_lease: bool = False) -> Any:
         _refuse("tokens and links")
 
-    async def submit(self, child: Any, record: Record) -> Any:
-        _refuse(record.path)
+    async def submit(self, child: ChildSubmission, record: Record | None) -> Any:
+        _refuse(child.key)
 
 
 class _DirectSuspender(Suspender):

@@ -19,7 +19,6 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import ParamSpec
 from uuid import UUID
 
@@ -257,7 +256,7 @@ class ActiveRuns:
         self._slots.start_run()
         self._idle.clear()
         try:
-            is_held = partial(self._lease_table.is_held, lease.fence.lease_id)
+            is_held = self._lease_table.check_of(lease.fence.lease_id)
             run: Run = self._runner.begin(self._engine.for_lease(lease), lease, is_held)
         except Exception as error:
             run = _FailedRun(error)

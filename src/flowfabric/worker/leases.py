@@ -37,6 +37,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, Refused, Unavailable, is_permanent
@@ -61,7 +62,15 @@ class _Held:
     extended_at: float
     cancel_due_at: datetime | None = None
     is_started: bool = False
+    is_removed: bool = False
     locks: int = 0
+
+    def is_held_at(self, clock: Callable[[], float]) -> bool:
+        """Return True if the lease is in the table, and it is locked or its TTL has not passed.
+
+        Every durable call asks this, so it takes no lock. It reads `locks` before `extended_at`; see `lock_ended`.
+        """
+        return not self.is_removed and (self.locks > 0 or clock() < self.extended_at + self.ttl_s)
 
 
 class LeaseTable:
@@ -112,17 +121,19 @@ class LeaseTable:
         return new, started
 
     def is_held(self, lease_id: UUID) -> bool:
-        """Return True if the worker holds the lease, and it is locked or its TTL has not passed.
-
-        Every durable call asks this, so it takes no lock. It reads `locks` before `extended_at`; see `lock_ended`.
-        """
+        """Return True if the worker holds the lease, and it is locked or its TTL has not passed."""
         held = self._held.get(lease_id)
-        return held is not None and (held.locks > 0 or self._clock() < held.extended_at + held.ttl_s)
+        return held is not None and held.is_held_at(self._clock)
+
+    def check_of(self, lease_id: UUID) -> Callable[[], bool]:
+        """Return a function that returns what `is_held` returns for this lease, without a lookup."""
+        held = self._held.get(lease_id)
+        return _never_held if held is None else partial(held.is_held_at, self._clock)
 
     def confirm_end(self, lease_id: UUID) -> None:
         """Remove a lease whose end the store has confirmed."""
         with self._lock:
-            held = self._held.pop(lease_id, None)
+            held = self._pop(lease_id)
             if held is None or not held.is_started:
                 self._started.add(lease_id)
             self._ended.append(lease_id)
@@ -132,7 +143,7 @@ class LeaseTable:
     def remove(self, lease_id: UUID) -> bool:
         """Remove a lease. Return False if it was not in the table."""
         with self._lock:
-            return self._held.pop(lease_id, None) is not None
+            return self._pop(lease_id) is not None
 
     def take_lost(self) -> list[Fence]:
         """Remove and return the leases whose TTL has passed without a renewal.
@@ -193,7 +204,7 @@ class LeaseTable:
         """Note that such a transaction has ended. If it has committed, it extended the lease at `extended_at`."""
         with self._lock:
             if (held := self._held.get(lease_id)) is not None and held.locks:
-                # In this order, because `is_held` reads both without the lock.
+                # In this order, because `is_held_at` reads both without the lock.
                 held.extended_at = max(held.extended_at, extended_at or held.extended_at)
                 held.locks -= 1
 
@@ -217,8 +228,18 @@ class LeaseTable:
         with self._lock:
             fences = [held.fence for held in self._held.values() if matches(held)]
             for fence in fences:
-                del self._held[fence.lease_id]
+                self._pop(fence.lease_id)
         return fences
+
+    def _pop(self, lease_id: UUID) -> _Held | None:
+        held = self._held.pop(lease_id, None)
+        if held is not None:
+            held.is_removed = True
+        return held
+
+
+def _never_held() -> bool:
+    return False
 
 
 def _is_due(held: _Held, now: float, early_s: float) -> bool:

@@ -219,3 +219,14 @@ async def test_explain_prints_a_sentence_or_facts_as_json(store: TestStore, shel
     assert output.code == 0 and output.lines[0].startswith("Waiting for a worker since ")
     [line] = (await shell.run("explain", id_, "--json")).lines
     assert json.loads(line)["facts"]["live_workers"] == 0
+
+
+async def test_execution_is_shown_and_listed_by_its_key(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        first = str((await engine.executions.submit("mail", key="refund-17")).id)
+        await engine.executions.submit("mail", key="refund-18")
+    shown = (await shell.run("show", "--key", "refund-17")).lines
+    assert [line.split()[-1] for line in shown if line.startswith(("id ", "key "))] == [first, "refund-17"]
+    [listed] = (await shell.run("list", "--key", "refund-17", "--json")).lines
+    assert json.loads(listed)["id"] == first
+    assert (await shell.run("list", "--key", "refund-19", "--json")).lines == []

@@ -23,11 +23,13 @@ async def start_program(store: TestStore, program: str, argument: object) -> Pro
     return await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
 
 
-async def run_program(store: TestStore, program: str, argument: object) -> tuple[dict[str, Any], list[str]]:
+async def run_program(
+    store: TestStore, program: str, argument: object, patience_s: float = PATIENCE_S
+) -> tuple[dict[str, Any], list[str]]:
     """Run a program to its end. Return its report and the lines of its log."""
     process = await start_program(store, program, argument)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             output, errors = await process.communicate()
     finally:
         if process.returncode is None:

@@ -8,7 +8,7 @@ and which messages make the server commit.
 | `arm(place)` | the `place`-th commit happens, its reply is lost, and the connection closes |
 | `drops_replies` | the server gets every request, and the client gets no reply (a one-way partition) |
 | `stalls` | nothing passes in either direction, and new connections hang |
-| `vanish_at(place)` | the proxy stalls at the second statement of the next transaction, like a host that vanishes |
+| `vanish_at(place)` | the proxy stalls after the next transaction has locked rows, like a host that vanishes |
 | `reset_rate` | each reply is lost with this probability, and its connection is reset |
 | `cut()` | every open connection is reset |
 | `target` | new connections go to another server |
@@ -31,10 +31,11 @@ from functools import partial
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
-QUERY, PARSE, BIND, EXECUTE, READY = b"Q", b"P", b"B", b"E", b"Z"
+QUERY, PARSE, BIND, EXECUTE, ROW, READY = b"Q", b"P", b"B", b"E", b"D", b"Z"
 IDLE, IN_TRANSACTION = b"I", b"T"
 VanishingPlace = Literal["inside a statement", "between statements"]
 WRITES = (b"INSERT INTO", b'UPDATE "', b"DELETE FROM")
+LOCK = b"FOR NO KEY UPDATE"
 # The event loop calls `accept` at most so many turns after it has accepted a connection.
 _ACCEPT_TURNS = 5
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -66,7 +67,7 @@ class Proxy:
         self._countdown = place
 
     def vanish_at(self, place: VanishingPlace) -> None:
-        """Stall at the second statement of the next transaction.
+        """Stall at the first statement after the one that locks rows in the next transaction.
 
         Inside a statement, the server gets its first message, which is Parse or Bind, and nothing after it.
         """
@@ -144,10 +145,10 @@ class Line:
         self._server = server
         self._state = IDLE
         self._losing = False
-        self._writing: dict[bytes, bool] = {}
+        self._prepared: dict[bytes, bytes] = {}
         self._bound = b""
-        self._parsed: bytes | None = None
-        self._statements = 0
+        self._locks = False
+        self._has_locked = False
 
     async def run(self) -> None:
         """Forward messages until one side closes."""
@@ -183,38 +184,35 @@ class Line:
             kind, message = await _message(reader)
             if self._commits(kind, message[5:]) and self._proxy.loses():
                 self._losing = True
-            if self._begins_second(kind, message[5:]):
+            if self._follows_lock(kind):
                 await self._proxy.vanish(partial(self._send, self._server, message))
             await self._send(self._server, message)
 
-    def _begins_second(self, kind: bytes, body: bytes) -> bool:
-        """Return True if this message begins the second statement of a transaction."""
+    def _follows_lock(self, kind: bytes) -> bool:
+        """Return True if this message begins a statement in a transaction that has locked rows."""
         if self._state != IN_TRANSACTION:
-            self._statements, self._parsed = 0, None
-            return False
-        begins = kind == PARSE or (kind == BIND and body.split(b"\0", 2)[1] != self._parsed)
-        if kind == PARSE:
-            self._parsed = body.split(b"\0", 1)[0]
-        elif kind == BIND:
-            self._parsed = None
-        self._statements += begins
-        return begins and self._statements == 2
+            self._locks = self._has_locked = False
+        elif kind == EXECUTE:
+            self._locks = LOCK in self._prepared.get(self._bound, b"")
+        return self._has_locked and kind in (PARSE, BIND)
 
     def _commits(self, kind: bytes, body: bytes) -> bool:
         """Return True if the server commits before it responds to this message."""
         if kind == PARSE:
             name, statement, _ = body.split(b"\0", 2)
-            self._writing[name] = any(word in statement for word in WRITES)
+            self._prepared[name] = statement
         elif kind == BIND:
             _, self._bound, _ = body.split(b"\0", 2)
         elif kind == EXECUTE:
-            return self._state == IDLE and self._writing.get(self._bound, False)
+            return self._state == IDLE and any(word in self._prepared.get(self._bound, b"") for word in WRITES)
         return kind == QUERY and body.startswith(b"COMMIT")
 
     async def _replies(self) -> None:
         reader, _ = self._server
         while True:
             kind, message = await _message(reader)
+            if kind == ROW and self._locks:
+                self._has_locked = True
             if kind == READY:
                 self._state = message[5:6]
                 if self._losing:

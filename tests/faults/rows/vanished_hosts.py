@@ -15,7 +15,7 @@ from tests.stores import PostgresTestStore, opened
 LEASE_S = 2.0
 # The required limit of a takeover, besides two leases.
 VANISHED_S = 30.0
-TOGETHER = 10
+TOGETHER = 20
 # In a short run, the server ends silent sessions after two seconds. A full run has the default limit of 20 seconds.
 SHORT_FAULTS = 3
 SHORT_OPTIONS: dict[str, Any] = {"statement_timeout": "1s"}

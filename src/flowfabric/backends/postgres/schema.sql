@@ -161,10 +161,14 @@ CREATE TABLE ff.submission_key (
     execution_id UUID NOT NULL,
     fingerprint BYTEA NOT NULL,
     expires_at TIMESTAMPTZ NOT NULL,
+    -- When to drop a key whose execution was purged before the window passed. Null while the execution is kept.
+    drop_at TIMESTAMPTZ,
     PRIMARY KEY (namespace, key)
 );
+-- Only processes of the previous release use this index.
 CREATE INDEX submission_key_expires ON ff.submission_key (expires_at);
 CREATE INDEX submission_key_execution ON ff.submission_key (execution_id);
+CREATE INDEX submission_key_drop ON ff.submission_key (drop_at) WHERE drop_at IS NOT NULL;
 
 CREATE TABLE ff.attempt (
     execution_id UUID NOT NULL,

@@ -12,7 +12,7 @@ from flowfabric.core.errors import InvalidRequest, Unavailable
 
 MEMORY = ":memory:"
 _MIN_VERSION = (3, 38, 0)
-MAX_WAIT_S = 10.0
+_MAX_WAIT_S = 10.0
 _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 # Network file systems, which other hosts can write to. Their names may have the prefix `fuse.`.
@@ -31,7 +31,7 @@ def connect(path: str, *, durable: bool, timeout_s: float) -> WriterConnection:
     connection = sqlite3.connect(
         path if path == MEMORY else f"{Path(path).as_uri()}?mode=rw",
         uri=True,
-        timeout=min(timeout_s, MAX_WAIT_S),
+        timeout=min(timeout_s, _MAX_WAIT_S),
         isolation_level=None,
         check_same_thread=False,
         factory=WriterConnection,
@@ -44,7 +44,7 @@ def connect(path: str, *, durable: bool, timeout_s: float) -> WriterConnection:
 
 def use_write_ahead_log(connection: sqlite3.Connection, path: str, timeout_s: float) -> None:
     """Switch the file to write-ahead logging, so that readers and the writer do not block each other."""
-    [mode] = _switch_to_wal(connection, min(timeout_s, MAX_WAIT_S))
+    [mode] = _switch_to_wal(connection, min(timeout_s, _MAX_WAIT_S))
     if path != MEMORY and mode != "wal":
         raise Unavailable("storage_without_wal", f"{path} cannot use write-ahead logging; move it to a local disk")
 

@@ -154,10 +154,14 @@ CREATE TABLE ff.submission_key (
     execution_id TEXT NOT NULL,
     fingerprint BLOB NOT NULL,
     expires_at INTEGER NOT NULL,
+    -- When to drop a key whose execution was purged before the window passed. Null while the execution is kept.
+    drop_at INTEGER,
     PRIMARY KEY (namespace, key)
 ) STRICT;
+-- Only processes of the previous release use this index.
 CREATE INDEX ff_submission_key_expires ON ff.submission_key (expires_at);
 CREATE INDEX ff_submission_key_execution ON ff.submission_key (execution_id);
+CREATE INDEX ff_submission_key_drop ON ff.submission_key (drop_at) WHERE drop_at IS NOT NULL;
 
 CREATE TABLE ff.attempt (
     execution_id TEXT NOT NULL,

@@ -27,7 +27,7 @@ from typing import Any
 
 from flowfabric.backends.sqlite.checkpoint import Checkpointer
 from flowfabric.backends.sqlite.clock import StoreClock
-from flowfabric.backends.sqlite.connection import MAX_WAIT_S, limit_statements
+from flowfabric.backends.sqlite.connection import limit_statements
 from flowfabric.backends.sqlite.errors import translate
 from flowfabric.backends.sqlite.hot_path import SqliteTransaction, is_in_transaction
 from flowfabric.backends.sqlite.lending import SAVEPOINT, WriterConnection
@@ -46,8 +46,6 @@ _CHECK_AGAIN_AFTER_S = 0.002
 _LONG_HOLD_S = 0.5
 _TURN_S = 0.11
 _MAX_SKIPPED_TURNS = 2
-# SQLite waits for a locked file in steps of this length. A process cannot end while SQLite waits.
-_LOCK_STEP_MS = 400
 _log = logging.getLogger("flowfabric.sqlite")
 
 
@@ -104,7 +102,6 @@ class Writer:
         self._data_version: int | None = None
         self._checked_at = 0.0
         self._file_checked_at = 0.0
-        self._limit_waits()
         self._thread = threading.Thread(target=self._work, name="flowfabric-sqlite-writer", daemon=True)
         self._thread.start()
         self._peers.append(self)
@@ -229,7 +226,6 @@ class Writer:
             _log.warning("Writer lost its connection, and retries to open one with the next call: %s", error)
             return
         self._data_version = None
-        self._limit_waits()
         if self._checkpointer is not None:
             self._checkpointer.use(self._connection)
 
@@ -279,7 +275,7 @@ class Writer:
     def _commit_batch(self, jobs: list[_Job]) -> CommitHints:
         limit_statements(self._connection, self._options.timeout_s)
         self._held_s = 0.0
-        self._begin()
+        self._connection.execute("BEGIN IMMEDIATE")
         # The wait for the write lock may have been long, so check now. A process that opens a replaced file waits for
         # this lock before it writes.
         self._check_file()
@@ -300,22 +296,6 @@ class Writer:
         self._check_file()  # Only after this check, the callers get their results.
         self._held_s = time.monotonic() - began
         return transaction.hints
-
-    def _limit_waits(self) -> None:
-        if self._options.file is not None:
-            self._connection.execute(f"PRAGMA busy_timeout = {_LOCK_STEP_MS}")
-
-    def _begin(self) -> None:
-        """Begin a write transaction. Wait in steps while another process writes."""
-        ends = time.monotonic() + min(self._options.timeout_s, MAX_WAIT_S)
-        while True:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                is_busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-                if not is_busy or time.monotonic() >= ends:
-                    raise
 
     def _finds_replaced_file(self) -> bool:
         """Return whether the file was replaced, but look only once per second. Then the listeners read and fail."""

@@ -40,10 +40,15 @@ _STEP_COLUMNS = (
 
 async def show(arguments: argparse.Namespace) -> None:
     """Print one execution as lines for people, or as one JSON document with --json."""
+    if (arguments.id is None) == (arguments.key is None):
+        raise InvalidRequest("invalid_request", "name the execution by its ID or by --key, not both")
     async with open_for_reading(arguments) as engine:
-        execution = await engine.executions.describe(arguments.id)
-        outcome = await engine.executions.result(arguments.id)
-        steps = await engine.executions.steps(arguments.id, limit=_MAX_STEPS) if arguments.steps else []
+        if arguments.key is None:
+            execution = await engine.executions.describe(arguments.id)
+        else:
+            execution = await engine.executions.find(key=arguments.key)
+        outcome = await engine.executions.result(execution.id)
+        steps = await engine.executions.steps(execution.id, limit=_MAX_STEPS) if arguments.steps else []
         now = engine.now()
     if arguments.json:
         more = {"steps": steps} if arguments.steps else {}
@@ -95,6 +100,7 @@ def _facts(execution: Description, outcome: Outcome | None, now: datetime, scree
     return [
         ("id", execution.id),
         ("kind", execution.kind),
+        ("key", execution.key),
         ("state", state),
         ("why", "" if vector.blocking_reason == "none" else vector.blocking_reason),
         ("lane", execution.lane),
@@ -184,6 +190,7 @@ async def list_executions(arguments: argparse.Namespace) -> None:
                 state=arguments.state,
                 lane=arguments.lane,
                 kind=arguments.kind,
+                key=arguments.key,
                 tags=parse_tags(arguments.tag) or None,
                 created_from=since,
                 created_until=until,

@@ -439,6 +439,7 @@ _shtab_flowfabric_list_options=(
   "--state[only in this state\: waiting, delayed, blocked, active, suspended, completed, failed, cancelled, expired, skipped]:STATE:(waiting delayed blocked active suspended completed failed cancelled expired skipped)"
   "--lane[only on this lane]:lane:"
   "--kind[only of this kind]:kind:"
+  "--key[only the execution that holds this idempotency key]:key:"
   "*--tag[only with this tag\; repeatable]:KEY=VALUE:"
   "--since[created since this time\: 2031-05-01T08\:00Z, or 2h for 2 hours ago]:TIME:"
   "--until[created before this time]:TIME:"
@@ -578,6 +579,7 @@ _shtab_flowfabric_revoke_defaults_added=0
 
 _shtab_flowfabric_show_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--key[show the execution that holds this idempotency key]:key:"
   "--steps[show its recorded steps too]"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"

@@ -184,7 +184,8 @@ class Step:
     def __post_init__(self) -> None:
         validation.name(self.name, "step name")
         validation.payload(self.payload, "step result")
-        validation.name(self.encoding, "encoding")
+        if self.encoding != "json":
+            validation.name(self.encoding, "encoding")
         if type(self.status) is not StepStatus:
             put(self, status=validation.parse_choice(StepStatus, self.status, "status"))
 

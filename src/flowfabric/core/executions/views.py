@@ -129,6 +129,7 @@ class Summary:
 class Description(Summary):
     """An execution with its input, its policy and every attempt that has ended."""
 
+    key: str | None
     payload: bytes
     encoding: str
     policy: Policy
@@ -214,6 +215,7 @@ def describe_execution(
     """Return the full public view of an execution."""
     return Description(
         **_summary_values(execution),
+        key=execution.idempotency_key,
         payload=execution.payload,
         encoding=execution.encoding,
         policy=execution.policy,

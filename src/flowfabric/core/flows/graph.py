@@ -314,7 +314,8 @@ def _sort_members(members: Mapping[str, MemberSpec]) -> tuple[MemberSpec, ...]:
 class ChildSubmission:
     """A child that a worker submits; `key` identifies it among the children of its parent.
 
-    A detached child also gets its id from the key, but belongs to no flow and is not cancelled with its parent.
+    A detached child also gets its id from the key, but belongs to no flow and is not cancelled with its parent. Its
+    submission may have a key of its own, which is scoped to the namespace.
     """
 
     key: str
@@ -326,6 +327,11 @@ class ChildSubmission:
         validation.boolean(self.detached, "detached")
         if not isinstance(self.submission, Submission):
             raise validation.wrong_type("submission", "a Submission", self.submission)
-        if self.submission.id is not None or self.submission.key is not None:
-            message = "the id of a child is derived from its parent and key; omit the id and key of its submission"
+        if self.submission.id is not None:
+            message = "the id of a child is derived from its parent and key; omit the id of its submission"
+            raise InvalidRequest("invalid_request", message, field="submission")
+        if self.submission.key is not None and not self.detached:
+            message = (
+                "the key of a child is scoped to its parent; only a detached child may have a key of the namespace"
+            )
             raise InvalidRequest("invalid_request", message, field="submission")

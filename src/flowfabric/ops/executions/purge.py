@@ -26,7 +26,7 @@ async def purge(tx: Transaction, ids: Sequence[UUID], keep_events: timedelta) ->
     now = await tx.now()
     due_ids = [remains.id for remains in take_batch(select_due(candidates, now), MAX_PURGE_ROWS)]
     if due_ids:
-        await tx.purge.remove(due_ids, now + keep_events)
+        await tx.purge.remove(due_ids, now, now + keep_events)
     return len(due_ids)
 
 
@@ -48,20 +48,20 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedel
         removed = [remains.id for remains in batch] + ([flow.id] if flow.implicit and is_last else [])
         if removed:
             await tx.members.lock(removed)
-            await tx.purge.remove(removed, now + keep_events)
+            await tx.purge.remove(removed, now, now + keep_events)
         if is_last:
             await tx.flows.purge([flow.id])
     return done
 
 
-async def expired_keys(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:
-    """Return the namespace and name of each idempotency key whose window has passed."""
-    return await tx.idempotency_keys.list_expired(now, limit)
+async def find_keys_to_drop(tx: Transaction, now: datetime, limit: int) -> list[tuple[str, str]]:
+    """Return the namespace and name of each idempotency key that outlived its execution and its window."""
+    return await tx.idempotency_keys.list_due(now, limit)
 
 
-async def drop_expired_keys(tx: Transaction, keys: Sequence[tuple[str, str]]) -> int:
+async def drop_keys(tx: Transaction, keys: Sequence[tuple[str, str]]) -> int:
     """Remove these idempotency keys, except keys that were taken again, and return how many were removed."""
-    return await tx.idempotency_keys.drop_expired(keys, await tx.now())
+    return await tx.idempotency_keys.drop(keys, await tx.now())
 
 
 @operation()
@@ -76,6 +76,6 @@ async def erase_next(tx: Transaction, namespace: str, limit: int) -> int:
         await tx.routes.remove_unused(namespace)
         return 0
     locked = await tx.executions.lock(namespace, ids)
-    await tx.purge.remove(list(locked), None)
+    await tx.purge.remove(list(locked), validation.MAX_TIME, None)
     await tx.trim.remove_all(list(locked))
     return len(locked)

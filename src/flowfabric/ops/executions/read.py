@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from flowfabric.core.executions.records import Event, RecordedStep
+from flowfabric.core.errors import NotFound
+from flowfabric.core.executions.records import Event, Execution, RecordedStep
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.views import (
     ApproximateCount,
@@ -49,11 +50,30 @@ class IdPage:
 @operation(read_only=True)
 async def describe(tx: Transaction, namespace: str, id_: UUID) -> Description:
     """Return everything about one execution."""
-    execution = await read_execution(tx, namespace, id_)
+    return await _describe(tx, await read_execution(tx, namespace, id_))
+
+
+async def _describe(tx: Transaction, execution: Execution) -> Description:
     requires = await tx.routes.requires(execution) or ()
-    suspension, waitpoints = (None, []) if execution.is_standalone else await read_wait_views(tx, id_)
+    suspension, waitpoints = (None, []) if execution.is_standalone else await read_wait_views(tx, execution.id)
     report = await read_hold_report(tx, execution)
-    return describe_execution(execution, requires, await tx.attempts.list_all(id_), suspension, waitpoints, report)
+    return describe_execution(
+        execution, requires, await tx.attempts.list_all(execution.id), suspension, waitpoints, report
+    )
+
+
+@operation(read_only=True)
+async def find(tx: Transaction, namespace: str, key: str) -> Description:
+    """Return everything about the execution that holds an idempotency key."""
+    id_ = await tx.idempotency_keys.find(namespace, key)
+    if id_ is None:
+        message = f"no execution of this namespace holds the key {key!r}; check the key and the namespace"
+        raise NotFound("execution_not_found", message, key=key)
+    executions = await tx.executions.get(namespace, [id_])
+    if id_ not in executions:
+        message = f"execution {id_}, which holds the key {key!r}, was purged; submit it again after the key's window"
+        raise NotFound("execution_not_found", message, execution_id=id_, key=key)
+    return await _describe(tx, executions[id_])
 
 
 @operation(read_only=True)
@@ -95,6 +115,11 @@ async def children(tx: Transaction, namespace: str, page: IdPage) -> list[Summar
 @operation(read_only=True)
 async def list_executions(tx: Transaction, namespace: str, listing: Listing) -> list[Summary]:
     """Return one page of executions, newest first."""
+    if listing.key is not None:
+        id_ = await tx.idempotency_keys.find(namespace, listing.key)
+        if id_ is None:
+            return []
+        listing = replace(listing, first=id_, before=min(listing.before, UUID(int=id_.int + 1)))
     return [summarize(execution) for execution in await tx.executions.page(listing)]
 
 

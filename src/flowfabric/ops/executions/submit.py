@@ -48,8 +48,8 @@ class Submit(BatchOperation[SubmitRequest, Submitted]):
     name = "submit"
     batch_path = "insert_batch"
 
-    def key(self, request: SubmitRequest) -> UUID:
-        return request.id
+    def key(self, request: SubmitRequest) -> int:
+        return request.id.int
 
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[SubmitRequest]
@@ -156,7 +156,7 @@ async def _add_standing_waitpoints(tx: Transaction, new: Sequence[NewExecution],
 
 async def submit_one(tx: Transaction, namespace: str, request: SubmitRequest) -> Submitted:
     """Insert one execution, and reserve its idempotency key if any. Return a duplicate instead if it exists already."""
-    duplicate = await _take_key(tx, namespace, request)
+    duplicate = await take_key(tx, namespace, request)
     if duplicate is not None:
         return duplicate
     # Taking the key may have waited for another transaction, so the time is read only now.
@@ -183,7 +183,8 @@ def _is_simple(request: SubmitRequest) -> bool:
     return request.submission.key is None and not _has_signals(request)
 
 
-async def _take_key(tx: Transaction, namespace: str, request: SubmitRequest) -> Duplicate | None:
+async def take_key(tx: Transaction, namespace: str, request: SubmitRequest) -> Duplicate | None:
+    """Reserve the idempotency key of a submission, if any. Return a duplicate if another execution holds the key."""
     submission, window = request.submission, span(request.submission.policy.dedup_window)
     if submission.key is None or window == timedelta(0):
         return None
@@ -193,7 +194,7 @@ async def _take_key(tx: Transaction, namespace: str, request: SubmitRequest) -> 
         return None
     id_, stored_fingerprint = holder
     if stored_fingerprint != fingerprint:
-        raise _mismatch(f"key {submission.key!r}", id_)
+        raise _key_mismatch(submission.key, id_)
     return Duplicate(id_)
 
 
@@ -260,3 +261,11 @@ def _is_late(request: SubmitRequest, now: datetime | None) -> bool:
 def _mismatch(what: str, id_: UUID) -> Conflict:
     message = f"{what} was used before for another submission; use another one, or send the same body"
     return Conflict("idempotency_mismatch", message, execution_id=id_)
+
+
+def _key_mismatch(key: str, id_: UUID) -> Conflict:
+    message = (
+        f"key {key!r} belongs to execution {id_}, which was submitted with another body, and holds as long as that "
+        "execution is kept; use another key, or send the same body"
+    )
+    return Conflict("idempotency_mismatch", message, execution_id=id_, key=key)

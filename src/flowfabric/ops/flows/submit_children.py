@@ -3,7 +3,8 @@
 The first children of an execution make it the root of a flow with the same id. Children of a member join its flow. The
 id of a child follows from its parent, the parent's generation and its key, so a repeated submit creates no second
 child. A child inherits the deadline of its parent, unless its own is earlier. A detached child gets its id in the same
-way, but belongs to no flow and inherits no deadline.
+way, but belongs to no flow and inherits no deadline. The submission of a detached child may carry an idempotency key of
+the namespace.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from flowfabric.core.flows.graph import ChildSubmission
 from flowfabric.core.flows.records import FlowRecord
 from flowfabric.core.ids import derive_id
 from flowfabric.core.policy import optional_span
-from flowfabric.ops.executions.submit import SubmitRequest, insert_all, new_row
+from flowfabric.ops.executions.submit import SubmitRequest, insert_all, new_row, take_key
 from flowfabric.ops.leases.checkpoint import record_steps
-from flowfabric.ops.locks import lock_with_flow
+from flowfabric.ops.locks import lock_with_flow, read_execution
 from flowfabric.ops.operation import operation
 from flowfabric.ops.write_set import store
 from flowfabric.store.records import NewExecution
@@ -43,11 +44,12 @@ class SubmitChildren:
 @operation()
 async def submit_children(tx: Transaction, namespace: str, request: SubmitChildren) -> list[Submitted]:
     """Store all children or none, and return the outcome of each child."""
+    taken = await _take_keys(tx, namespace, request)
     parent, flow, now = await lock_with_flow(tx, namespace, request.fence.execution_id)
     require_owner(parent, request.fence, now)
     rows = [_row(namespace, parent, child, now) for child in request.children]
     existing = await tx.executions.get(None, [row.id for row in rows]) if rows else {}
-    new = [row for row in rows if row.id not in existing]
+    new = [row for row in rows if row.id not in existing and row.id not in taken]
     for row, child in zip(rows, request.children, strict=True):
         if row.id in existing and not _is_same(existing[row.id], row, namespace):
             raise _mismatch(row.id, child.key)
@@ -60,13 +62,31 @@ async def submit_children(tx: Transaction, namespace: str, request: SubmitChildr
         await insert_all(tx, namespace, new, now)
     if moved != parent:
         await store(tx, [Decision(None, parent, moved)])
-    states = {row.id: row.state for row in new}
-    return [Created(row.id, states[row.id]) if row.id in states else Duplicate(row.id) for row in rows]
+    created = {row.id: Created(row.id, row.state) for row in new}
+    return [created.get(row.id) or taken.get(row.id) or Duplicate(row.id) for row in rows]
 
 
 def child_id(parent: Execution, key: str) -> UUID:
     """Return the id of a child, which is the same for the same parent, generation and key."""
     return derive_id(parent.id, "child", str(parent.generation), key)
+
+
+async def _take_keys(tx: Transaction, namespace: str, request: SubmitChildren) -> dict[UUID, Duplicate]:
+    """Reserve the idempotency keys of detached children. Return the duplicates by the id that the child would have.
+
+    Keys are locked before the flow and the parent, so the parent is read without a lock. If its generation changes
+    until it is locked, the fence is refused.
+    """
+    keyed = sorted(
+        (child for child in request.children if child.submission.key is not None),
+        key=lambda child: str(child.submission.key),
+    )
+    if not keyed:
+        return {}
+    parent = await read_execution(tx, namespace, request.fence.execution_id)
+    requests = [SubmitRequest(child_id(parent, child.key), child.submission) for child in keyed]
+    outcomes = {each.id: await take_key(tx, namespace, each) for each in requests}
+    return {id_: outcome for id_, outcome in outcomes.items() if outcome is not None}
 
 
 async def _join_flow(tx: Transaction, parent: Execution, flow: FlowRecord | None, number: int, now: datetime) -> None:
@@ -126,6 +146,8 @@ def _implicit_flow(parent: Execution, now: datetime) -> FlowRecord:
 
 def _mismatch(id_: UUID, key: str | None) -> Conflict:
     what = (
-        f"a child with the key {key!r} was submitted before with another body" if key else f"id {id_} belongs to a flow"
+        f"this execution has submitted another child with the key {key!r}; the key of a child is scoped to its parent"
+        if key
+        else f"id {id_} belongs to a flow"
     )
     return Conflict("idempotency_mismatch", f"{what}; use another key", execution_id=id_)

@@ -26,8 +26,8 @@ class RecordCheckpoint(BatchOperation[Checkpoint, int]):
 
     name = "checkpoint"
 
-    def key(self, request: Checkpoint) -> UUID:
-        return request.fence.execution_id
+    def key(self, request: Checkpoint) -> int:
+        return request.fence.execution_id.int
 
     async def run_batch(self, tx: Transaction, namespace: str, requests: Sequence[Checkpoint]) -> list[int | None]:
         """Record the steps of all requests whose lease is owned and whose row is free."""

@@ -44,8 +44,8 @@ class Complete(BatchOperation[Completion, Ended]):
     name = "complete"
     batch_path = "standalone_batch"
 
-    def key(self, request: Completion) -> UUID:
-        return request.fence.execution_id
+    def key(self, request: Completion) -> int:
+        return request.fence.execution_id.int
 
     async def run_batch(self, tx: Transaction, namespace: str, requests: Sequence[Completion]) -> list[Ended | None]:
         """Complete each standalone execution that the request's fence owns and whose row is not locked."""

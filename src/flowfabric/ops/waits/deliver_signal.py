@@ -8,7 +8,9 @@ signal ──┬── a doubtful token, or a key at a named waitpoint ──> l
                                │ row changed since the read, repeated, or refused
                                └──> locked_batch      rows that are free
                                         │ row busy
-                                        └──> locked_single
+                                        └──> locked_batch      once more
+                                                 │ row still busy
+                                                 └──> locked_single
 ```
 
 The order of the checks is part of the contract. First, the token is verified and the waitpoint must exist. Then a
@@ -165,7 +167,7 @@ class DeliverSignal(DeliverLocked):
 
 def make_deliver_signal(keys: KeySource) -> DeliverSignal:
     """Return the operation that delivers the signals of one engine."""
-    return DeliverSignal(keys, fallback=DeliverLocked(keys))
+    return DeliverSignal(keys, fallback=DeliverLocked(keys, fallback=DeliverLocked(keys)))
 
 
 def _is_new(delivery: Delivery, snapshot: OptimisticSnapshot, namespace: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -61,8 +62,14 @@ class SubmitChild(DurableCall[Any]):
         if task.call_options.id is not None:
             message = "id= does not apply to children, whose ids are derived from their parent; use key="
             raise InvalidRequest("invalid_request", message, kind=task.base)
-        super().__init__(branch, f"{self.verb}:{task.base}", self.verb, key=task.call_options.key, digest=digest)
-        self.task, self.is_detached = task.newest, task.call_options.detached
+        options = task.call_options
+        if options.detached and options.key is not None:
+            self.submission = replace(self.submission, key=options.key)
+        elif options.key_window is not None:
+            message = "key_window does not apply to a child, whose key is scoped to its parent; use detached=True"
+            raise InvalidRequest("invalid_request", message, kind=task.base)
+        super().__init__(branch, f"{self.verb}:{task.base}", self.verb, key=options.key, digest=digest)
+        self.task, self.is_detached = task.newest, options.detached
 
     @property
     def child_id(self) -> UUID:
@@ -74,12 +81,21 @@ class SubmitChild(DurableCall[Any]):
         return self.run.app.make_handle(UUID(record.facts["child"]), self.task)
 
     async def execute(self) -> Any:
-        await self._submit(StepStatus.OK)
-        return self.run.app.make_handle(self.child_id, self.task)
+        return self.run.app.make_handle(await self._submit(StepStatus.OK), self.task)
 
-    async def _submit(self, status: StepStatus) -> None:
+    async def _submit(self, status: StepStatus) -> UUID:
+        """Store the child and the record of this call in one commit, and return the child's id.
+
+        A key of the namespace may belong to an execution whose id is not known before the submit. Then the record
+        follows in a second commit. A repeated submit finds the same execution by the key.
+        """
         child = ChildSubmission(self.path, self.submission, detached=self.is_detached)
-        await self.run.record_writer.submit(child, self.call_id.record(status, child=str(self.child_id)))
+        writer = self.run.record_writer
+        if self.submission.key is None:
+            return await writer.submit(child, self.call_id.record(status, child=str(self.child_id)))
+        id_ = await writer.submit(child, None)
+        await writer.write(self.call_id.record(status, child=str(id_)))
+        return id_
 
 
 class _EndCall(DurableCall[Any]):
@@ -151,7 +167,10 @@ class RunChild(SubmitChild, _EndCall):
         child = former or self.child_id
         branch.add_child(child)
         if former is None:
-            await self._submit(StepStatus.OPEN)
+            child = await self._submit(StepStatus.OPEN)
+        if self.submission.key is not None and child != self.child_id:
+            # Another caller submitted the execution that holds the key, so the end of a group does not cancel it.
+            branch.remove_child(former or self.child_id)
         record = await self.wait_end(child, None, is_old=former is not None)
         branch.remove_child(child)
         return self.read_value(record)

@@ -41,7 +41,7 @@ SELECT
                 LIMIT 1
             ) IS NULL)
     ) AS key_collection,
-    (SELECT MIN(expires_at) FROM ff.submission_key WHERE expires_at IS NOT NULL AND expires_at > :after) AS submission_keys,
+    (SELECT MIN(drop_at) FROM ff.submission_key WHERE drop_at IS NOT NULL AND drop_at > :after) AS submission_keys,
     (SELECT MIN(trim_at) FROM ff.purged WHERE trim_at > :after) AS event_trimming,
     (SELECT MIN(at) FROM ff.event WHERE execution_id IS NULL AND at > :events_after) AS events_apart,
     (SELECT MIN(seen_at) FROM ff.subscriber WHERE expired_at IS NULL AND seen_at > :subscribers_after) AS silent_subscribers,

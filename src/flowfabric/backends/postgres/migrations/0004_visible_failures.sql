@@ -1,3 +1,8 @@
+-- When to drop a key whose execution was purged before the key's window passed. Null while the execution is kept. The
+-- index submission_key_expires stays for processes of the previous release.
+ALTER TABLE ff.submission_key ADD COLUMN drop_at TIMESTAMPTZ;
+CREATE INDEX submission_key_drop ON ff.submission_key (drop_at) WHERE drop_at IS NOT NULL;
+
 -- Who changed the state of a lane, and why. Null if an earlier release changed it.
 ALTER TABLE ff.lane ADD COLUMN principal TEXT;
 ALTER TABLE ff.lane ADD COLUMN reason TEXT;

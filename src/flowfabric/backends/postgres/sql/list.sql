@@ -11,6 +11,7 @@ CROSS JOIN LATERAL (
     FROM ff.execution AS e
     WHERE e.namespace = :namespace
         AND e.state = wanted.state
+        AND e.id >= :first
         AND e.id < :before
         AND (:lane::TEXT IS NULL OR e.lane = :lane)
         AND (:kind::TEXT IS NULL OR e.kind = :kind)

@@ -10,6 +10,7 @@ JOIN ff.execution AS e ON e.id IN (
     FROM ff.execution AS q
     WHERE q.namespace = :namespace
         AND q.state = wanted.value
+        AND q.id >= :first
         AND q.id < :before
         AND (:lane IS NULL OR q.lane = :lane)
         AND (:kind IS NULL OR q.kind = :kind)
