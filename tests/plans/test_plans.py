@@ -32,6 +32,7 @@ BY_ID = {
 INDEX_CONDITIONS = {
     "claim_waiting": ("execution_queue", "route_id"),
     "claim_unlocked": ("execution_queue", "route_id"),
+    "claim_across": ("execution_queue", "route_id"),
     "list_executions": ("execution_by_state", "namespace state id"),
     "count_in_state": ("execution_by_state", "namespace state"),
     "expired_leases": ("execution_lease_check", "lease_check_at"),

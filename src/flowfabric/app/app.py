@@ -230,8 +230,12 @@ class App:
             _ = task.result_codec, [signal.payload_type for signal in task.settings.signals]
 
     async def engine(self) -> Engine:
-        """Return the engine of the running event loop. The first call opens the engine."""
-        return await self.engines.get(self.store)
+        """Return the engine of the running event loop. The first call opens the engine.
+
+        Inside a task, it acts in the namespace of the task's execution.
+        """
+        engine, branch = await self.engines.get(self.store), BRANCH.get()
+        return engine if branch is None or branch.run.app is not self else engine.for_lease(branch.run.lease)
 
     @property
     def sync(self) -> sync_client.App:

@@ -27,6 +27,8 @@ async def claim_leases(context: Context, request: Claim) -> list[Lease]:
     """Return the leases of a claim. If other claims have locked all candidates, try again immediately, three times."""
     if request.lease_ttl is not None:
         context.wakeups.note_lease_ttl(request.lease_ttl)
+    if context.claim_namespaces is not None:
+        request = replace(request, namespaces=context.claim_namespaces.in_turn())
     requested_at = time.monotonic()
     claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), False))
     for _ in range(_CLAIM_RETRIES):
@@ -42,6 +44,8 @@ async def claim_leases(context: Context, request: Claim) -> list[Lease]:
         era = await context.call(renew_era, None)
         leases = [replace(lease, era=era) for lease in leases]
     context.note_leases(leases)
+    if context.claim_namespaces is not None:
+        context.claim_namespaces.note_claimed(leases)
     note_times(context, leases, requested_at)
     return leases
 

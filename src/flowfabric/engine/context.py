@@ -22,6 +22,7 @@ from flowfabric.core.flows.outcomes import ChildrenReady
 from flowfabric.core.ids import IdMinter
 from flowfabric.core.waits.suspend import Suspend
 from flowfabric.engine.batcher import Batcher, run_batch
+from flowfabric.engine.claim_namespaces import ClaimNamespaces
 from flowfabric.engine.lease_locks import LeaseLocks
 from flowfabric.engine.repeats import RepeatingStore
 from flowfabric.notify.hub import NotifyHub
@@ -74,6 +75,8 @@ class WaitOperations:
 class Context:
     """The state that all calls of an engine share; `for_namespace` replaces only the namespace.
 
+    With `claim_namespaces`, claims cover these. A call with a fence then acts in the namespace of the lease.
+
     Every call of an engine goes through `call`, `call_nowait`, `call_many`, `call_within` or `call_within_sync`. With
     an `observer`, each call runs inside the observer's context manager. Without an observer, the only extra cost is one
     comparison per call.
@@ -92,12 +95,15 @@ class Context:
     lease_locks: LeaseLocks = field(default_factory=LeaseLocks)
     observer: Observer | None = None
     retry_for_s: float = 0.0
+    claim_namespaces: ClaimNamespaces | None = None
 
     def call(self, operation: Operation[Request, Outcome], request: Request) -> Awaitable[Outcome]:
         """Start one request of an operation. Await the call to get its outcome or its refusal.
 
         A request of a batch operation shares its commit with other requests that run at the same time.
         """
+        if self.claim_namespaces is not None and (other := self.for_lease(request)) is not self:
+            return other.call(operation, request)
         if self.observer is not None:
             return self._call_observed(operation, request)
         if isinstance(operation, BatchOperation):
@@ -121,6 +127,8 @@ class Context:
 
     def call_nowait(self, operation: BatchOperation[Request, Outcome], request: Request) -> asyncio.Future[Outcome]:
         """Start a request that is not exclusive, and return the future of its outcome."""
+        if self.claim_namespaces is not None and (other := self.for_lease(request)) is not self:
+            return other.call_nowait(operation, request)
         if self.observer is not None:
             return asyncio.ensure_future(self.call(operation, request))
         return self._batcher(operation).enqueue(request)
@@ -129,10 +137,28 @@ class Context:
         self, operation: BatchOperation[Request, Outcome], requests: Sequence[Request]
     ) -> list[Outcome | FlowFabricError]:
         """Run many requests of one caller, and return the outcome or the refusal of each, in order."""
+        if self.claim_namespaces is not None:
+            return await self._call_each_namespace(operation, requests)
         if self.observer is not None:
             with self.observer(operation, self.namespace, requests):
                 return await self._unobserved().call_many(operation, requests)
         return await run_batch(RepeatingStore(self.store, self.retry_for_s), self.namespace, operation, requests)
+
+    async def _call_each_namespace(
+        self, operation: BatchOperation[Request, Outcome], requests: Sequence[Request]
+    ) -> list[Outcome | FlowFabricError]:
+        """Run the requests in the namespaces of their leases, as one batch for each namespace."""
+        places: dict[str, list[int]] = {}
+        for place, request in enumerate(requests):
+            places.setdefault(self.for_lease(request).namespace, []).append(place)
+        batches = (
+            self.for_namespace(namespace).call_many(operation, [requests[place] for place in batch])
+            for namespace, batch in places.items()
+        )
+        outcomes: dict[int, Outcome | FlowFabricError] = {}
+        for batch, replies in zip(places.values(), await asyncio.gather(*batches), strict=True):
+            outcomes |= zip(batch, replies, strict=True)
+        return [outcomes[place] for place in range(len(requests))]
 
     async def call_within(
         self, connection: object, operation: SingleOperation[Request, Outcome], request: Request, *, savepoint: bool
@@ -205,8 +231,22 @@ class Context:
         return self.linked.pop(lease_id, _UNKNOWN) is None
 
     def for_namespace(self, namespace: str) -> Context:
-        """Return the same context for another namespace."""
-        return replace(self, namespace=validation.name(namespace, "namespace"))
+        """Return the same context for another namespace, from which alone it claims."""
+        return replace(self, namespace=validation.name(namespace, "namespace"), claim_namespaces=None)
+
+    def for_lease(self, request: object) -> Context:
+        """Return the context for the namespace of a fence, or of the request's fence, if this engine claims there."""
+        fence = request if isinstance(request, Fence) else getattr(request, "fence", None)
+        namespace = None if fence is None else fence.namespace
+        if namespace is None or namespace == self.namespace:
+            return self
+        is_claimed = self.claim_namespaces is not None and namespace in self.claim_namespaces.names
+        return self.for_namespace(namespace) if is_claimed else self
+
+    @property
+    def leased_namespaces(self) -> tuple[str, ...]:
+        """The namespaces in which this engine may have leases."""
+        return (self.namespace, *(() if self.claim_namespaces is None else self.claim_namespaces.names))
 
     def new_lease_id(self) -> UUID:
         """Return an id of 128 random bits."""

@@ -11,6 +11,7 @@ from typing import Self
 from uuid import UUID, uuid4
 
 from flowfabric.core import validation
+from flowfabric.core.executions.outcomes import Lease
 from flowfabric.core.executions.views import Backlog, HeldWork
 from flowfabric.core.ids import IdMinter
 from flowfabric.engine.context import Context
@@ -60,6 +61,17 @@ class Engine:
     def for_namespace(self, namespace: str) -> Engine:
         """Return an engine on the same store in another namespace. Closing either engine closes both."""
         return Engine(self._context.for_namespace(namespace))
+
+    def for_lease(self, lease: Lease) -> Engine:
+        """Return an engine in the namespace of the lease, which is this engine if the namespace is the same."""
+        context = self._context.for_lease(lease)
+        return self if context is self._context else Engine(context)
+
+    @property
+    def claim_namespaces(self) -> tuple[str, ...]:
+        """The namespaces that claims cover."""
+        claimed = self._context.claim_namespaces
+        return (self.namespace,) if claimed is None else claimed.names
 
     def now(self) -> datetime:
         """Return the store's approximate time without a query.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -49,10 +50,10 @@ from flowfabric.ops.flows.cancel_children import cancel_children
 from flowfabric.ops.flows.submit_children import submit_children
 from flowfabric.ops.flows.wait_children import wait_children
 from flowfabric.ops.leases.checkpoint import CHECKPOINT, Transact, transact
-from flowfabric.ops.leases.claim import ClaimById, claim_execution, held
+from flowfabric.ops.leases.claim import ClaimById, HeldQuery, claim_execution, held
 from flowfabric.ops.leases.complete import COMPLETE, COMPLETE_LINKED
 from flowfabric.ops.leases.postpone import postpone
-from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS, IdPage, list_expired, peek_leases
+from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS, IdPage, LeaseQuery, list_expired, peek_leases
 from flowfabric.ops.leases.reclaim import ReclaimRequest, reclaim
 from flowfabric.ops.leases.release import continue_with, delay, fail
 from flowfabric.ops.leases.renew import PROGRESS
@@ -81,7 +82,8 @@ class Leases:
         """Return up to `limit` leases on waiting executions.
 
         Executions with the highest priority come first. At equal priority, resumed executions come before new
-        executions, and older executions before younger executions.
+        executions, and older executions before younger executions. If the engine claims from several namespaces
+        (`claim_namespaces` of `connect`), these take turns at equal priority. A lease has the namespace it came from.
         """
         request = lease_requests.claim_request(lanes, worker, capabilities, limit, lease_ttl, kinds)
         return await claim_leases(self._context, request)
@@ -129,7 +131,9 @@ class Leases:
         """Return a context manager that waits for work: claim in its block, and `wait` if a claim returns no lease."""
         names, offered = validation.names(lanes, "lanes"), validation.capabilities(capabilities, "capabilities")
         wakeups = self._context.wakeups
-        waiter = wakeups.waiter([lane_topic((self._context.namespace, lane)) for lane in names], offered)
+        claimed = self._context.claim_namespaces
+        namespaces = (self._context.namespace,) if claimed is None else claimed.names
+        waiter = wakeups.waiter([lane_topic(lane) for lane in product(namespaces, names)], offered)
         return WorkWatch(wakeups, waiter)
 
     def watch_held(self, instance: str) -> Waiter:
@@ -138,11 +142,13 @@ class Leases:
 
     async def peek(self, ids: Sequence[UUID | str]) -> dict[UUID, LeaseSnapshot]:
         """Return the live lease and the requested cancel of each execution that exists, by one plain read."""
-        return await self._context.call(peek_leases, [parse_id(id_) for id_ in validation.batch(ids, "ids")])
+        checked = [parse_id(id_) for id_ in validation.batch(ids, "ids")]
+        return await self._context.call(peek_leases, LeaseQuery(self._context.leased_namespaces, checked))
 
     async def held(self, instance: str) -> list[Lease]:
         """Return the live leases of a worker instance, including leases whose claim got no reply."""
-        return await self._context.call(held, validation.name(instance, "instance"))
+        name = validation.name(instance, "instance")
+        return await self._context.call(held, HeldQuery(self._context.leased_namespaces, name))
 
     async def expired(self, *, limit: int = 100, cursor: str | None = None) -> Page:
         """Return one page of executions whose lease is past its time, newest id first.
@@ -230,7 +236,8 @@ class Leases:
     async def journal(self, fence: Fence, limit: int = validation.MAX_STEPS) -> list[RecordedStep]:
         """Return the valid recorded steps in order. This call does not detect a lost lease, because it only reads."""
         limit = validation.integer(limit, "limit", 1, validation.MAX_STEPS)
-        return await self._context.call(READ_JOURNAL, JournalRequest(requests.parse_fence(fence).execution_id, limit))
+        fence = requests.parse_fence(fence)
+        return await self._context.for_lease(fence).call(READ_JOURNAL, JournalRequest(fence.execution_id, limit))
 
     async def read_waits(
         self,
@@ -249,7 +256,7 @@ class Leases:
         call does not detect a lost lease, because it only reads.
         """
         request = lease_requests.wait_snapshot_request(fence, waitpoints, children, skipped, limits)
-        return await self._context.call(READ_WAITS, request)
+        return await self._context.for_lease(fence).call(READ_WAITS, request)
 
     # Children.
 

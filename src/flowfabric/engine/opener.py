@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypedDict
@@ -16,6 +16,7 @@ from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.retention import EventRetention
 from flowfabric.core.store_address import make_absolute, without_driver
+from flowfabric.engine.claim_namespaces import ClaimNamespaces
 from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.keys import key_source
@@ -72,6 +73,7 @@ class EngineSettings:
     retention: EventRetention
     renewal_events: bool
     retry_for_s: float
+    claim_namespaces: ClaimNamespaces | None
 
 
 class EngineOpener:
@@ -120,6 +122,7 @@ class EngineOpener:
             waits,
             renew=renew,
             retry_for_s=settings.retry_for_s,
+            claim_namespaces=settings.claim_namespaces,
         )
         await _read_store(context)
         return Engine(context)
@@ -142,6 +145,7 @@ class StoreOptions(TypedDict, total=False):
     subscriber_expiry: validation.Duration
     renewal_events: bool
     transaction_limit: validation.Duration | None
+    claim_namespaces: Sequence[str]
 
 
 def connect(
@@ -162,6 +166,7 @@ def connect(
     subscriber_expiry: validation.Duration = "7d",
     renewal_events: bool = False,
     transaction_limit: validation.Duration | None = None,
+    claim_namespaces: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> EngineOpener:
     """Connect to the store at `url`: `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
@@ -176,11 +181,10 @@ def connect(
     pooler, wake-ups work only with it. Events are kept for `event_retention` after their execution was removed. They
     are kept longer for a named subscriber that has not read them, but only until it has been silent for
     `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. On SQLite, a `step.tx` blocks
-    all other writes and fails after `transaction_limit`, by default a third of its lease. `clock` is for tests.
+    all other writes and fails after `transaction_limit`, by default a third of its lease. With `claim_namespaces`,
+    claims cover these namespaces, and calls with a fence act in that of the lease. `clock` is for tests.
     """
-    validation.text(url, "url")
-    if clock is not None:
-        _check_clock(clock)
+    _check_clock(clock)
     _check_switches(durable=durable, migrate=migrate, pooler=pooler, notify=notify, renewal_events=renewal_events)
     retry_for_s = validation.duration(retry_for, "retry_for", maximum=MAX_RETRY_FOR).total_seconds()
     settings = BackendSettings(
@@ -192,7 +196,7 @@ def connect(
         statement_timeout_s=_statement_timeout_s(statement_timeout),
         retry_for_s=retry_for_s,
         listen_url=None if listen_url is None else _check_listen_url(listen_url),
-        transaction_limit_s=None if transaction_limit is None else _limit_s(transaction_limit),
+        transaction_limit_s=_limit_s(transaction_limit),
     )
     engine_settings = EngineSettings(
         namespace=validation.name(namespace, "namespace"),
@@ -201,9 +205,14 @@ def connect(
         retention=_event_retention(event_retention, subscriber_expiry),
         renewal_events=renewal_events,
         retry_for_s=retry_for_s,
+        claim_namespaces=None if claim_namespaces == () else ClaimNamespaces(claim_namespaces),
     )
+    return EngineOpener(_absolute(url), settings, engine_settings, clock)
+
+
+def _absolute(url: object) -> str:
     # The program may change its working directory before it opens the engine.
-    return EngineOpener(make_absolute(url, _working_directory()), settings, engine_settings, clock)
+    return make_absolute(validation.text(url, "url"), _working_directory())
 
 
 def _statement_timeout_s(value: object) -> float:
@@ -231,6 +240,8 @@ def _check_switches(**switches: object) -> None:
 
 
 def _check_clock(clock: object) -> None:
+    if clock is None:
+        return
     now = getattr(clock, "now", None)
     if not callable(now):
         raise InvalidRequest(
@@ -246,7 +257,9 @@ def _check_listen_url(value: object) -> str:
     return text
 
 
-def _limit_s(value: object) -> float:
+def _limit_s(value: object) -> float | None:
+    if value is None:
+        return None
     limit = validation.duration(value, "transaction_limit", timedelta(milliseconds=1), MAX_STATEMENT_TIMEOUT)
     return limit.total_seconds()
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from flowfabric.core import validation
 from flowfabric.core.errors import Unavailable
-from flowfabric.core.executions.records import Event
+from flowfabric.core.executions.records import Event, Fence
 from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.tokens.key_file import FileKey, active_key_missing, can_mint_with, keys_kept_in_file, with_secrets
@@ -58,6 +58,11 @@ class WithKeys(Generic[Request]):
 
     request: Request
     keys: KeySource
+
+    @property
+    def fence(self) -> Fence | None:
+        """The fence of the request, if it has one."""
+        return getattr(self.request, "fence", None)
 
 
 async def read_ring(tx: Transaction, source: KeySource) -> KeyRing:

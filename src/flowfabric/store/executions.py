@@ -74,10 +74,10 @@ class ExecutionStore(AggregateStore):
             self._locked[after.id] = after
         return [("save_execution", group) for group in groups.values()]
 
-    async def list_leased(self, namespace: str, instance: str) -> list[Execution]:
+    async def list_leased(self, namespaces: Sequence[str], instance: str) -> list[Execution]:
         """Return the executions on which a worker instance has a live lease."""
         now = await self._session.now()
-        rows = await self._session.fetch("held_executions", namespace=namespace, instance=instance, now=now)
+        rows = await self._session.fetch("held_executions", namespaces=list(namespaces), instance=instance, now=now)
         return [to_execution(row) for row in rows]
 
     async def list_expired(self, namespace: str, before: UUID, now: datetime, limit: int) -> list[Execution]:

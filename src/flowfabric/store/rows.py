@@ -162,7 +162,7 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
     """Return the lease that a claim has just given to a worker."""
     origin = "resumed" if row["lease_resumed"] else row["attempt_origin"]
     return Lease(
-        fence=Fence(to_uuid(row["id"]), row["epoch"], to_uuid(row["lease_id"])),
+        fence=Fence(to_uuid(row["id"]), row["epoch"], to_uuid(row["lease_id"]), namespace),
         namespace=namespace,
         lane=row["lane"],
         kind=row["kind"],

@@ -48,9 +48,9 @@ class SnapshotStore(AggregateStore):
         rows = await self._session.fetch("glances", namespace=namespace, ids=list(ids))
         return {to_uuid(row["id"]): _to_state_snapshot(row) for row in rows}
 
-    async def peek_leases(self, namespace: str, ids: Sequence[UUID]) -> dict[UUID, LeaseSnapshot]:
+    async def peek_leases(self, namespaces: Sequence[str], ids: Sequence[UUID]) -> dict[UUID, LeaseSnapshot]:
         """Return the live leases and the requested cancels of executions."""
-        rows = await self._session.fetch("peek_leases", namespace=namespace, ids=list(ids))
+        rows = await self._session.fetch("peek_leases", namespaces=list(namespaces), ids=list(ids))
         return {
             to_uuid(row["id"]): LeaseSnapshot(to_uuid(row["lease_id"]), to_datetime(row["cancel_due_at"]))
             for row in rows

@@ -31,6 +31,8 @@ _NUMBER = re.compile(r"\$(\d+)")
 _ITEM = re.compile(r"\bitem\b")
 _SET = re.compile(r"^    (\w+) = item\.\1\b", re.MULTILINE)
 _LAST_SET = re.compile(r",\nFROM item\b")
+# A fragment may contain a fragment that contains another one.
+_FRAGMENT_DEPTH = 2
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
@@ -134,7 +136,8 @@ def _read_statements(backend_package: str) -> Mapping[str, str]:
     """Return the statements by name with their fragments filled in."""
     blocks = read_blocks("flowfabric.store") | read_blocks(backend_package)
     fragments = {name: text for (kind, name), text in blocks.items() if kind == "fragment"}
-    fragments = {name: _fill_fragments(text, fragments) for name, text in fragments.items()}
+    for _ in range(_FRAGMENT_DEPTH):
+        fragments = {name: _fill_fragments(text, fragments) for name, text in fragments.items()}
     return {name: _fill_fragments(text, fragments) for (kind, name), text in blocks.items() if kind == "name"}
 
 

@@ -257,7 +257,7 @@ class ActiveRuns:
         self._idle.clear()
         try:
             is_held = self._lease_table.check_of(lease.fence.lease_id)
-            run: Run = self._runner.begin(self._engine, lease, is_held)
+            run: Run = self._runner.begin(self._engine.for_lease(lease), lease, is_held)
         except Exception as error:
             run = _FailedRun(error)
         active = self._active[lease.execution_id] = _ActiveRun(lease, run, lease.cancel_due_at)

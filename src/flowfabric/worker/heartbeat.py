@@ -30,12 +30,12 @@ def new_worker_id(name: str | None) -> WorkerId:
 
 
 class WorkerHeartbeat:
-    """Registers a worker, sends heartbeats with its load, and removes it at the end."""
+    """Registers a worker where it claims, sends heartbeats with its load, and removes it at the end."""
 
     def __init__(
         self, engine: Engine, criteria: ClaimCriteria, slots: int, busy: Callable[[], int], version: Callable[[], str]
     ) -> None:
-        self._engine = engine
+        self._engines = [engine.for_namespace(name) for name in engine.claim_namespaces]
         self._criteria = criteria
         self._slots = slots
         self._version = version
@@ -68,17 +68,23 @@ class WorkerHeartbeat:
         id_ = self._criteria.worker
         with suppress(FlowFabricError, TimeoutError):
             async with asyncio.timeout(_LEAVE_WITHIN_S):
-                await self._engine.workers.mark_dead(id_.instance, "stopped", principal=id_.name)
+                for engine in self._engines:
+                    await engine.workers.mark_dead(id_.instance, "stopped", principal=id_.name)
 
     async def _beat(self) -> None:
         kinds = tuple(self._criteria.kinds())
         if not kinds:
             return  # No tasks are registered yet, so do not register the worker.
+        for engine in self._engines:
+            await self._beat_in(engine, kinds)
+        self._registered_kinds = kinds
+
+    async def _beat_in(self, engine: Engine, kinds: tuple[str, ...]) -> None:
         if self._registered_kinds == kinds:
             with suppress(NotFound):
-                await self._engine.workers.heartbeat(self._criteria.worker.instance, busy=self._busy())
+                await engine.workers.heartbeat(self._criteria.worker.instance, busy=self._busy())
                 return
-        await self._engine.workers.register(
+        await engine.workers.register(
             self._criteria.worker,
             self._criteria.lanes,
             capabilities=self._criteria.capabilities,
@@ -87,4 +93,3 @@ class WorkerHeartbeat:
             ttl=_TTL_S,
             kinds=kinds,
         )
-        self._registered_kinds = kinds

@@ -294,6 +294,19 @@ async def test_worker_runs_an_app_until_sigterm(store: TestStore, tmp_path: Path
 
 
 @SQLITE
+async def test_worker_claims_from_other_namespaces_too(store: TestStore, tmp_path: Path) -> None:
+    worker = await start_worker(store, tmp_path, SHOP, "--claim-namespace", "tenant")
+    options = ["--store", store.url, "--namespace", "tenant"]
+    done = await asyncio.to_thread(run, *options, "submit", "refund", '{"order": 7}', "--wait", "--timeout", "60s")
+    assert done.stdout == '"refunded 7"\n'
+    async with opened(store) as engine:
+        for view in (engine, engine.for_namespace("tenant")):
+            assert len((await view.workers.list()).items) == 1
+    worker.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(worker.wait(), 30) == 0
+
+
+@SQLITE
 async def test_worker_cancels_asyncio_tasks_that_a_task_leaves_behind(store: TestStore, tmp_path: Path) -> None:
     worker = await start_worker(store, tmp_path, LEAKY_SHOP)
     assert worker.stderr is not None
@@ -304,13 +317,13 @@ async def test_worker_cancels_asyncio_tasks_that_a_task_leaves_behind(store: Tes
     assert "leaky left asyncio tasks behind, which are cancelled: Event.wait" in (await worker.stderr.read()).decode()
 
 
-async def start_worker(store: TestStore, folder: Path, app: str) -> asyncio.subprocess.Process:
+async def start_worker(store: TestStore, folder: Path, app: str, *options: str) -> asyncio.subprocess.Process:
     """Start a worker process for an app with this source text."""
     (folder / "shop.py").write_text(app)
     async with opened(store):
         pass
     return await asyncio.create_subprocess_exec(
-        *command_line(*store_options(store), "worker", "shop:app", "--json", "--concurrency", "2"),
+        *command_line(*store_options(store), "worker", "shop:app", "--json", "--concurrency", "2", *options),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -178,13 +178,15 @@ def test_loaded_statements_use_the_placeholders_of_their_dialect() -> None:
 def test_backends_differ_only_in_the_listed_statements() -> None:
     postgres, sqlite = (set(load_statements(dialect, backend)) for backend, dialect in BACKENDS.items())
     # PostgreSQL claims in one statement, with a second one for lanes where rows are locked. SQLite has no writing CTE
-    # and needs three statements. PostgreSQL resolves the common case of a flow in one statement that writes to several
-    # tables. A submit in a caller's transaction inspects the transaction and sends a notification only on PostgreSQL.
-    # Only PostgreSQL has concurrent writers, so only it reads optimistically without a lock. Only there can user code
-    # change the settings of a session, and a dump can be restored into other tables.
+    # and needs three statements. A claim over several namespaces has its own statement on both. PostgreSQL resolves the
+    # common case of a flow in one statement that writes to several tables. A submit in a caller's transaction inspects
+    # the transaction and sends a notification only on PostgreSQL. Only PostgreSQL has concurrent writers, so only it
+    # reads optimistically without a lock. Only there can user code change the settings of a session, and a dump can be
+    # restored into other tables.
     only_postgres = {"seen_before_signalling", "held_as_seen", "begin_user_code", "end_user_code", "note_origin"}
-    assert postgres - sqlite == {"claim_waiting", "claim_unlocked", "pass_on", "inspect_joined", "wake"} | only_postgres
-    assert sqlite - postgres == {"claim_candidates", "take_waiting", "get_leases"}
+    claims = {"claim_waiting", "claim_unlocked", "claim_across"}
+    assert postgres - sqlite == claims | {"pass_on", "inspect_joined", "wake"} | only_postgres
+    assert sqlite - postgres == {"claim_candidates", "claim_candidates_across", "take_waiting", "get_leases"}
 
 
 def _normalize_sql(text: str) -> str:

@@ -74,9 +74,10 @@ class PostgresTransaction(Transaction):
     optimistic_class = PostgresOptimisticStore
 
     async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
+        across: dict[str, object] = {"namespaces": list(claim.namespaces), "past_locked": past_locked}
         claim_rows = await self.session.fetch(
-            "claim_unlocked" if past_locked else "claim_waiting",
-            namespace=namespace,
+            "claim_across" if claim.namespaces else "claim_unlocked" if past_locked else "claim_waiting",
+            **(across if claim.namespaces else {"namespace": namespace}),
             lanes=list(claim.lanes),
             capabilities=list(claim.capabilities),
             kinds=None if claim.kinds is None else list(claim.kinds),
@@ -87,9 +88,12 @@ class PostgresTransaction(Transaction):
             ttl_us=rows.to_microseconds(claim.lease_ttl),
             now=self.session.bound_now,
         )
-        leases = tuple(rows.to_lease(row, namespace, claim.worker) for row in claim_rows if row["id"] is not None)
-        if leases:
-            self.hints.namespaces.add(namespace)
+        leases = tuple(
+            rows.to_lease(row, row["namespace"] if claim.namespaces else namespace, claim.worker)
+            for row in claim_rows
+            if row["id"] is not None
+        )
+        self.hints.namespaces.update(lease.namespace for lease in leases)
         all_locked = not leases and any(row["all_locked"] for row in claim_rows)
         return Claimed(leases, all_locked=all_locked, is_current=bool(claim_rows[0]["is_current"]))
 

@@ -29,8 +29,8 @@ class SqliteTransaction(SharedTransaction):
 
     async def claim(self, namespace: str, claim: Claim, lease_bits: bytes, *, past_locked: bool = False) -> Claimed:
         candidates = await self.session.fetch(
-            "claim_candidates",
-            namespace=namespace,
+            "claim_candidates_across" if claim.namespaces else "claim_candidates",
+            **({"namespaces": list(claim.namespaces)} if claim.namespaces else {"namespace": namespace}),
             lanes=list(claim.lanes),
             capabilities=list(claim.capabilities),
             kinds=None if claim.kinds is None else list(claim.kinds),
@@ -49,9 +49,9 @@ class SqliteTransaction(SharedTransaction):
             now=self.session.bound_now,
         )
         lease_rows = await self.session.fetch("get_leases", ids=[row["id"] for row in taken])
-        leases = {row["id"]: rows.to_lease(row, namespace, claim.worker) for row in lease_rows}
-        if leases:
-            self.hints.namespaces.add(namespace)
+        places = {row["id"]: row["namespace"] for row in candidates} if claim.namespaces else {}
+        leases = {row["id"]: rows.to_lease(row, places.get(row["id"], namespace), claim.worker) for row in lease_rows}
+        self.hints.namespaces.update(lease.namespace for lease in leases.values())
         ordered = tuple(leases[row["id"]] for row in candidates if row["id"] in leases)
         # The row of the store may have been removed, as test suites do.
         return Claimed(ordered, all_locked=False, is_current=all(row["era"] is not None for row in lease_rows))

@@ -84,6 +84,8 @@ def work(arguments: argparse.Namespace) -> None:
     app = load_app_with_options(arguments)
     if arguments.code_version is not None:
         app.code_version = validation.name(arguments.code_version, "code_version")
+    if arguments.claim_namespace:
+        app.engines.set_options(claim_namespaces=(app.namespace, *arguments.claim_namespace))
     _log_to_stderr(logging.WARNING if arguments.quiet or arguments.json else logging.INFO)
     with event_loop_runner() as runner:
         runner.run(_work(app, arguments))

@@ -51,7 +51,7 @@ function _shtab_flowfabric_using
 end
 
 set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' leases stats doctor migrate backup restore check bench demo completion
-set -g _shtab_flowfabric_opts_with_value --app --as --batch --capability --code-version --concurrency --creator --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
+set -g _shtab_flowfabric_opts_with_value --app --as --batch --capability --claim-namespace --code-version --concurrency --creator --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
 
 complete -c flowfabric -e
 complete -c flowfabric -f
@@ -278,6 +278,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using worker' -s h -l help -d 'show
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l concurrency -x -d 'run at most N executions at a time (16)'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l lane -x -d 'claim only from this lane; repeatable (all lanes of the app)'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l capability -x -d 'offer this capability; repeatable'
+complete -c flowfabric -n '_shtab_flowfabric_using worker' -l claim-namespace -x -d 'claim from this namespace too; repeatable'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l lease -x -d 'the duration of a lease (30s)'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l code-version -x -d 'register this version of the code (a digest of the code)'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l quiet -s q -d 'log only warnings'

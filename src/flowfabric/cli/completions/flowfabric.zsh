@@ -710,6 +710,7 @@ _shtab_flowfabric_worker_options=(
   "--concurrency[run at most N executions at a time (16)]:N:"
   "*--lane[claim only from this lane\; repeatable (all lanes of the app)]:lane:"
   "*--capability[offer this capability\; repeatable]:capability:"
+  "*--claim-namespace[claim from this namespace too\; repeatable]:NAME:"
   "--lease[the duration of a lease (30s)]:DURATION:"
   "--code-version[register this version of the code (a digest of the code)]:NAME:"
   {--quiet,-q}"[log only warnings]"

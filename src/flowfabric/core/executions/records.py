@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -51,12 +51,14 @@ class AttemptOutcome(StrEnum):
 class Fence:
     """Proof of ownership that a worker presents with every write.
 
-    Workers can also use the fence to protect their writes to other systems.
+    Workers can also use the fence to protect their writes to other systems. `namespace` says where an engine that
+    claims from several namespaces finds the execution. The lease id alone identifies the lease.
     """
 
     execution_id: UUID
     epoch: int
     lease_id: UUID
+    namespace: str | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class Execution:
     @property
     def fence(self) -> Fence | None:
         """The fence of the live lease, if there is one."""
-        return Fence(self.id, self.epoch, self.lease.id) if self.lease else None
+        return Fence(self.id, self.epoch, self.lease.id, self.namespace) if self.lease else None
 
     @property
     def vector(self) -> StateVector:

@@ -199,7 +199,10 @@ class Step:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A worker's request for work: its lanes, kinds and capabilities, how many leases, and for how long."""
+    """A worker's request for work: its lanes, kinds and capabilities, how many leases, and for how long.
+
+    With `namespaces`, the claim covers these, which take turns in this order, instead of the engine's own namespace.
+    """
 
     lanes: tuple[str, ...]
     worker: WorkerId
@@ -207,6 +210,7 @@ class Claim:
     limit: int
     lease_ttl: timedelta | None
     kinds: tuple[str, ...] | None
+    namespaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +359,8 @@ def parse_fence(value: object) -> Fence:
     if has_ids and type(value.epoch) is int and 0 <= value.epoch < 2**63:
         return value
     epoch = validation.integer(value.epoch, "fence.epoch", 0, validation.MAX_INTEGER)
-    return Fence(parse_id(value.execution_id, "fence.execution_id"), epoch, parse_id(value.lease_id, "fence.lease_id"))
+    id_, lease_id = parse_id(value.execution_id, "fence.execution_id"), parse_id(value.lease_id, "fence.lease_id")
+    return Fence(id_, epoch, lease_id, value.namespace)
 
 
 def parse_steps(value: object) -> tuple[Step, ...]:

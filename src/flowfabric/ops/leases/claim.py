@@ -71,8 +71,17 @@ async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -
     return replace(lease, era=await current_era(tx))
 
 
+@record(frozen=True, slots=True)
+class HeldQuery:
+    """A worker instance, and the namespaces from which it claims."""
+
+    namespaces: tuple[str, ...]
+    instance: str
+
+
 @operation()
-async def held(tx: Transaction, namespace: str, instance: str) -> list[Lease]:
+async def held(tx: Transaction, namespace: str, query: HeldQuery) -> list[Lease]:
     """Return the live leases of a worker instance, oldest first. Workers use it when the reply to a claim is lost."""
     era = await current_era(tx)
-    return [replace(lease_of(execution), era=era) for execution in await tx.executions.list_leased(namespace, instance)]
+    executions = await tx.executions.list_leased(query.namespaces, query.instance)
+    return [replace(lease_of(execution), era=era) for execution in executions]

@@ -103,10 +103,18 @@ class ReadInputs(_ReadById[dict[str, Input]]):
         return await tx.snapshots.read_inputs(namespace, requests)
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseQuery:
+    """Executions, and the namespaces in which their worker claims."""
+
+    namespaces: tuple[str, ...]
+    ids: Sequence[UUID]
+
+
 @operation(read_only=True, single_statement=True)
-async def peek_leases(tx: Transaction, namespace: str, ids: Sequence[UUID]) -> dict[UUID, LeaseSnapshot]:
+async def peek_leases(tx: Transaction, namespace: str, query: LeaseQuery) -> dict[UUID, LeaseSnapshot]:
     """Read the live leases and the requested cancels of executions. Leave out executions that do not exist."""
-    return await tx.snapshots.peek_leases(namespace, ids)
+    return await tx.snapshots.peek_leases(query.namespaces, query.ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ SELECT
 FROM ff.execution AS e
 WHERE e.lease_check_at IS NOT NULL
     AND e.lease_instance = :instance
-    AND e.namespace = :namespace
+    AND e.namespace IN :namespaces
     AND e.lease_expires_at > :now
 ORDER BY e.lease_acquired_at, e.id
 

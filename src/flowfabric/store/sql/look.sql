@@ -157,7 +157,7 @@ WHERE e.id IN :ids
 SELECT e.id, e.lease_id, e.cancel_due_at
 FROM ff.execution AS e
 WHERE e.id IN :ids
-    AND e.namespace = :namespace
+    AND e.namespace IN :namespaces
 
 -- name: inputs
 -- A member without upstreams has one empty row. One of another namespace has no row.

@@ -105,8 +105,9 @@ work AS (
     ) AS first
 )
 
--- fragment: leasing
-taken AS (
+-- The parts of a lease: the update, the event, and the totals of the claim.
+
+-- fragment: taking
     UPDATE ff.execution AS e
     SET
         state = 'active',
@@ -135,23 +136,22 @@ taken AS (
         AND e.id = ANY(ARRAY(SELECT h.id FROM head AS h))
     RETURNING
     {lease}, e.state, e.version, e.event_xid, e.flow_id, head.place
-),
-noted AS (
+
+-- fragment: noting
     INSERT INTO ff.event (
         transaction_id, namespace, family, name, at, lane, execution_id, version, kind, state, epoch, generation,
         attempt_index, lease_id, worker, instance, ends_lease, tags, details, flow_id
     )
-    SELECT
-        taken.event_xid, :namespace, 'lease', 'acquired', taken.lease_acquired_at, taken.lane, taken.id, taken.version,
+
+-- fragment: noted_lease
+'lease', 'acquired', taken.lease_acquired_at, taken.lane, taken.id, taken.version,
         taken.kind, taken.state, taken.epoch, taken.generation, taken.attempt_index,
         taken.lease_id, :worker, :instance, FALSE, NULLIF(taken.tags, '{}'::JSONB),
         jsonb_build_object('origin', CASE WHEN taken.lease_resumed THEN 'resumed' ELSE taken.attempt_origin END),
         taken.flow_id
     FROM taken
-)
-SELECT
-    seen.all_locked, seen.era, seen.is_current,
-{lease}
+
+-- fragment: claim_totals
 FROM (
     SELECT
         NOT EXISTS (SELECT 1 FROM head)
@@ -162,6 +162,20 @@ FROM (
 ) AS seen
 LEFT JOIN taken AS e ON TRUE
 ORDER BY e.place
+
+-- fragment: leasing
+taken AS (
+    {taking}
+),
+noted AS (
+    {noting}
+    SELECT
+        taken.event_xid, :namespace, {noted_lease}
+)
+SELECT
+    seen.all_locked, seen.era, seen.is_current,
+{lease}
+{claim_totals}
 
 -- name: claim_waiting
 WITH clock AS MATERIALIZED (

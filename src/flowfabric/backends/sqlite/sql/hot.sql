@@ -85,6 +85,49 @@ WHERE r.namespace = :namespace
 ORDER BY e.priority DESC, (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
 LIMIT :limit
 
+-- A claim over several namespaces. At equal priority the namespaces take turns, in the order of the parameter.
+
+-- name: claim_candidates_across
+SELECT turns.id, turns.namespace
+FROM (
+    SELECT
+        e.id, e.namespace, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at,
+        served.key AS turn_place,
+        ROW_NUMBER() OVER (
+            PARTITION BY e.namespace, e.priority
+            ORDER BY (e.attempt_state <> 'attempt_interrupted'), e.created_at, e.id
+        ) AS turn
+    FROM json_each(:namespaces) AS served
+    JOIN ff.route AS r ON r.namespace = served.value
+    JOIN ff.execution AS e ON e.id IN (
+        SELECT q.id
+        FROM ff.execution AS q
+        WHERE q.route_id = r.id
+            AND q.state = 'waiting'
+            AND q.kind = r.kind
+            AND q.lane = r.lane
+            AND +q.namespace = r.namespace
+        ORDER BY q.priority DESC, (q.attempt_state <> 'attempt_interrupted'), q.created_at, q.id
+        LIMIT :limit
+    )
+    WHERE r.lane IN :lanes
+        AND (:kinds IS NULL OR r.kind IN :kinds)
+        AND NOT EXISTS (
+            SELECT 1
+            FROM json_each(r.requires) AS required
+            WHERE required.value NOT IN :capabilities
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM ff.lane AS l
+            WHERE l.namespace = r.namespace
+                AND l.name = r.lane
+                AND l.state = 'paused'
+        )
+) AS turns
+ORDER BY turns.priority DESC, turns.turn, turns.turn_place, turns.fresh, turns.created_at, turns.id
+LIMIT :limit
+
 -- fragment: taken_items
 WITH item (id, lease_id, worker, instance, ttl_us, now) AS (
     VALUES :items
