@@ -17,7 +17,7 @@ _MAX_WARNINGS = 10
 async def warn_of_stuck_work(engine: Engine, instance: str) -> None:
     """Warn about held executions, and about waiting executions that no live worker can claim.
 
-    `instance` is this worker. If it is not registered yet, the registered workers say nothing about waiting executions.
+    `instance` is this worker. If it is not registered yet, only held executions are reported.
     """
     try:
         warnings = [*await _describe_held(engine), *await _describe_unserved(engine, instance)]
