@@ -188,7 +188,7 @@ async def until_done(engine: Engine, ids_by_duty: dict[str, set[UUID]]) -> None:
             for id_ in ids
             if name in EXPECTED and len(await engine.executions.history(id_)) < len(EXPECTED[name])
         ]
-        return not missing and not await engine.workers.list()
+        return not missing and not (await engine.workers.list()).items
 
     await until(is_done)
     await asyncio.sleep(0.5)

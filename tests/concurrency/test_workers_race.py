@@ -33,7 +33,7 @@ async def test_one_instance_cannot_be_registered_by_two_workers(
     )
     assert isinstance(first, Registered) and not first.refreshed
     assert isinstance(second, Conflict) and second.code == "instance_reassigned"
-    assert [worker.id.name for worker in await engine.workers.list()] == ["one"]
+    assert [worker.id.name for worker in (await engine.workers.list()).items] == ["one"]
     assert await events(store) == ["registered"]
 
 
@@ -46,7 +46,7 @@ async def test_worker_registering_twice_concurrently_is_new_once(
         (rival, lambda side: side.workers.register("one", ["b"])),
     )
     assert [isinstance(result, Registered) and result.refreshed for result in (first, second)] == [False, True]
-    assert [worker.lanes for worker in await engine.workers.list()] == [("b",)]
+    assert [worker.lanes for worker in (await engine.workers.list()).items] == [("b",)]
     assert await events(store) == ["registered"]
 
 
@@ -61,5 +61,5 @@ async def test_worker_registers_again_while_its_old_row_is_swept(
         (rival, lambda side: side.workers.register(WorkerId("two", "i"), ["a"])),
     )
     assert isinstance(result, Registered) and not result.refreshed
-    assert [worker.id.name for worker in await engine.workers.list()] == ["two"]
+    assert [worker.id.name for worker in (await engine.workers.list()).items] == ["two"]
     assert await events(store) == ["registered", "marked_dead", "registered"]

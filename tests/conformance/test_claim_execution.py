@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
-from flowfabric.engine import Engine, NotFound, Policy, Refused, State, WorkerId
+from flowfabric.engine import ChildSubmission, Engine, NotFound, Policy, Refused, State, Submission, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.expectations import nothing_written, refused, stored_row
-from tests.scenarios import SITUATIONS, WORKER, leased, submitted
+from tests.scenarios import SITUATIONS, WORKER, leased, submitted, suspended
 from tests.stores import TestStore
 
 WAITING = [name for name in SITUATIONS if name.startswith("waiting")]
@@ -88,15 +88,51 @@ async def test_execution_that_is_unknown_or_in_another_namespace_is_not_found(en
             await refused(claim, "execution_not_found", NotFound)
 
 
-async def test_only_an_interrupted_attempt_can_be_claimed_as_resumed(engine: Engine, clock: VirtualClock) -> None:
-    resting = await SITUATIONS["waiting: resumable"](engine, clock)
-    lease = await engine.leases.claim_resumed(resting, WORKER)
+async def waits_for_children(engine: Engine, clock: VirtualClock) -> UUID:
+    lease = await leased(engine)
+    [child] = await engine.leases.submit_children(lease.fence, [ChildSubmission("c", Submission(kind="child"))])
+    await engine.leases.wait_children(lease.fence, [child.id])
+    return lease.execution_id
+
+
+async def resumes_later(engine: Engine, clock: VirtualClock) -> UUID:
+    wait = await suspended(engine, resume_delay="1h")
+    await engine.signals.deliver(wait.token(), "approved")
+    return wait.id
+
+
+async def held_while_interrupted(engine: Engine, clock: VirtualClock) -> UUID:
+    id_ = await SITUATIONS["waiting: resumable"](engine, clock)
+    await engine.operator.hold(id_)
+    return id_
+
+
+NOT_RESUMED = {
+    **{name: reach for name, reach in SITUATIONS.items() if name not in ("waiting: resumable", "waiting: resumed")},
+    "blocked: waiting for children": waits_for_children,
+    "blocked: held while interrupted": held_while_interrupted,
+    "delayed: resumes later": resumes_later,
+}
+
+
+@pytest.mark.parametrize("situation", ["waiting: resumable", "waiting: resumed"])
+async def test_interrupted_attempt_that_may_continue_is_claimed_as_resumed(
+    engine: Engine, clock: VirtualClock, situation: str
+) -> None:
+    id_ = await SITUATIONS[situation](engine, clock)
+    lease = await engine.leases.claim_resumed(id_, WORKER)
     assert (lease.origin, lease.attempt_index) == ("resumed", 0)
-    for situation in ("waiting", "waiting: requeued", "active", "completed"):
-        id_ = await SITUATIONS[situation](engine, clock)
-        with pytest.raises(Refused) as refusal:
-            await engine.leases.claim_resumed(id_, WORKER)
-        assert refusal.value.code == "not_a_resumed_execution"
+
+
+@pytest.mark.parametrize("situation", NOT_RESUMED)
+async def test_execution_without_an_attempt_that_may_continue_is_not_a_resumed_execution(
+    engine: Engine, clock: VirtualClock, store: TestStore, situation: str
+) -> None:
+    id_ = await NOT_RESUMED[situation](engine, clock)
+    execution = await engine.executions.describe(id_)
+    async with nothing_written(store):
+        error = await refused(engine.leases.claim_resumed(id_, WORKER), "not_a_resumed_execution")
+    assert (error.fields["state"], error.fields["epoch"]) == (execution.state, execution.epoch)
 
 
 async def test_claimed_attempt_index_is_that_of_the_live_attempt(engine: Engine) -> None:

@@ -98,7 +98,7 @@ async def test_unusual_names_are_distinguished_and_kept_unchanged(engine: Engine
         assert [held_lease.fence for held_lease in await engine.leases.held(name)] == [lease.fence]
         await engine.leases.checkpoint(lease.fence, [Step(step_name) for step_name in ODD_NAMES])
     assert {step.name for step in await engine.executions.steps(created[0])} == set(ODD_NAMES)
-    assert set(ODD_NAMES) <= set(await engine.lanes.list())
+    assert set(ODD_NAMES) <= {lane.lane for lane in (await engine.lanes.list()).items}
 
 
 async def test_free_text_is_returned_unchanged(engine: Engine) -> None:

@@ -8,6 +8,7 @@ from flowfabric.engine import AllOf, AnyOf, Count, Engine, NewWaitpoint, NotFoun
 from flowfabric.testing import VirtualClock
 from tests.expectations import refused
 from tests.scenarios import SITUATIONS, leased, submitted
+from tests.stores import TestStore
 
 SENTENCES = {
     "waiting": "Waiting for a worker since ",
@@ -41,12 +42,24 @@ async def test_every_situation_has_its_sentence(engine: Engine, clock: VirtualCl
     assert explanation.state is (await engine.executions.describe(id_)).state
 
 
-async def test_explanation_names_a_paused_lane(engine: Engine) -> None:
+async def test_explanation_names_who_paused_the_lane_and_why(engine: Engine, clock: VirtualClock) -> None:
     id_ = await submitted(engine, lane="mail")
-    await engine.lanes.pause("mail")
+    await engine.lanes.pause("mail", "provider outage", principal="ann")
+    explanation = await engine.operator.explain(id_)
+    assert explanation.sentence == 'Lane "mail" is paused by ann ("provider outage"). Resume the lane to start it.'
+    assert explanation.facts["lane_state"] == "paused"
+    by = [explanation.facts[fact] for fact in ("paused_by", "pause_reason", "paused_at")]
+    assert by == ["ann", "provider outage", clock.now()]
+
+
+async def test_lane_that_an_earlier_release_paused_is_explained_without_a_name(
+    engine: Engine, store: TestStore
+) -> None:
+    id_ = await submitted(engine, lane="mail")
+    await engine.lanes.pause("mail", "provider outage", principal="ann")
+    await store.query("UPDATE ff.lane SET principal = NULL, reason = NULL")
     explanation = await engine.operator.explain(id_)
     assert explanation.sentence == 'Lane "mail" is paused. Resume the lane to start it.'
-    assert explanation.facts["lane_state"] == "paused"
 
 
 async def test_explanation_names_the_required_capabilities(engine: Engine) -> None:

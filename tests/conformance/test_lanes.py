@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowfabric.engine import Created, Duplicate, Engine, LaneState, Lease, Refused, Submission
+from flowfabric.engine import (
+    Created,
+    Duplicate,
+    Engine,
+    InvalidRequest,
+    LaneInfo,
+    LanePage,
+    LaneState,
+    Lease,
+    Refused,
+    Submission,
+)
+from flowfabric.engine.cursors import make_cursor, query_digest
 from flowfabric.testing import VirtualClock
 from tests.expectations import nothing_written, refused
 from tests.scenarios import submitted
 from tests.stores import TestStore
 
+# A cursor with a character that no name has, and that PostgreSQL does not store.
+FORGED = make_cursor("a\0b", query_digest("default", {"lanes": True}))
+
 
 async def claim(engine: Engine, *lanes: str) -> list[Lease]:
     return await engine.leases.claim(lanes or ("default",), "worker-1", limit=10)
+
+
+async def read_states(engine: Engine) -> dict[str, LaneState]:
+    return {lane.lane: lane.state for lane in (await engine.lanes.list()).items}
 
 
 async def read_lane_events(store: TestStore) -> list[dict[str, Any]]:
@@ -74,9 +93,72 @@ async def test_every_used_or_changed_lane_is_listed(engine: Engine) -> None:
         await engine.lanes.pause(lane)
     await engine.lanes.drain("drained")
     await engine.lanes.resume("resumed")
-    lanes = await engine.lanes.list()
     expected = {"drained": "draining", "paused": "paused", "resumed": "active", "used": "active"}
-    assert lanes == {lane: LaneState(state) for lane, state in expected.items()}
+    assert await read_states(engine) == expected
+
+
+async def test_lanes_are_listed_in_pages(engine: Engine) -> None:
+    names = [f"lane-{number}" for number in range(7)]
+    for name in names[::2]:
+        await submitted(engine, lane=name)
+    for name in names[1:]:
+        await engine.lanes.pause(name)
+    page = await engine.lanes.list(limit=3)
+    assert [lane.lane for lane in page.items] == names[:3]
+    # A lane that sorts before the cursor does not change the next pages.
+    await engine.lanes.pause("an earlier lane")
+    second = await engine.lanes.list(limit=3, cursor=page.next_cursor)
+    assert [lane.lane for lane in second.items] == names[3:6]
+    last = await engine.lanes.list(limit=3, cursor=second.next_cursor)
+    assert ([lane.lane for lane in last.items], last.next_cursor) == (names[6:], None)
+
+
+async def test_last_page_of_lanes_that_is_full_has_no_next_page(engine: Engine) -> None:
+    for name in ("one", "two"):
+        await submitted(engine, lane=name)
+    assert (await engine.lanes.list(limit=2)).next_cursor is None
+    assert await engine.for_namespace("empty").lanes.list() == LanePage((), None)
+
+
+async def test_cursor_of_lanes_is_valid_only_for_lanes_of_its_namespace(engine: Engine) -> None:
+    for name in ("one", "two"):
+        await submitted(engine, lane=name)
+    cursor = (await engine.lanes.list(limit=1)).next_cursor
+    assert cursor is not None
+    for call in (
+        engine.for_namespace("other").lanes.list(cursor=cursor),
+        engine.workers.list(cursor=cursor),
+        engine.executions.list(cursor=cursor),
+        engine.lanes.list(cursor=cursor[:-4]),
+        engine.lanes.list(cursor=FORGED),
+    ):
+        await refused(call, "cursor_invalid", InvalidRequest)
+    await refused(engine.lanes.list(limit=0), "out_of_range", InvalidRequest)
+
+
+async def test_listed_lane_names_who_changed_it_and_why(engine: Engine, clock: VirtualClock) -> None:
+    await submitted(engine, lane="untouched")
+    paused_at = clock.now()
+    await engine.lanes.pause("mail", "provider outage", principal="ann")
+    clock.advance("1m")
+    await engine.lanes.pause("mail", "mine now", principal="bob")
+    await engine.lanes.drain("old", principal="cyd")
+    state = {lane.lane: lane for lane in (await engine.lanes.list()).items}
+    assert state["untouched"] == LaneInfo(lane="untouched")
+    assert state["mail"] == LaneInfo(
+        lane="mail", state=LaneState.PAUSED, changed_at=paused_at, principal="ann", reason="provider outage"
+    )
+    assert (state["old"].principal, state["old"].reason) == ("cyd", "")
+    await engine.lanes.resume("mail", "back", principal="bob")
+    [mail, *_] = (await engine.lanes.list()).items
+    assert (mail.state, mail.principal, mail.reason) == (LaneState.ACTIVE, "bob", "back")
+
+
+async def test_claim_by_id_names_who_paused_the_lane(engine: Engine) -> None:
+    id_ = await submitted(engine, lane="mail")
+    await engine.lanes.pause("mail", "provider outage", principal="ann")
+    error = await refused(engine.leases.claim_execution(id_, "worker-1"), "lane_paused")
+    assert "lane 'mail' is paused by ann (\"provider outage\"); resume the lane first" in str(error)
 
 
 async def test_each_change_writes_an_event_with_principal_and_reason(engine: Engine, store: TestStore) -> None:
@@ -107,6 +189,6 @@ async def test_namespaces_have_separate_lanes(engine: Engine) -> None:
     other_namespace = engine.for_namespace("other")
     id_ = await submitted(other_namespace)
     await engine.lanes.pause("default")
-    assert await engine.lanes.list() == {"default": LaneState.PAUSED}
-    assert await other_namespace.lanes.list() == {"default": LaneState.ACTIVE}
+    assert await read_states(engine) == {"default": LaneState.PAUSED}
+    assert await read_states(other_namespace) == {"default": LaneState.ACTIVE}
     assert [lease.execution_id for lease in await claim(other_namespace)] == [id_]

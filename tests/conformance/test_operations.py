@@ -100,6 +100,7 @@ async def call_what_needs_no_target(engine: Engine) -> None:
     await engine.operator.unhold_all()
     await engine.lanes.pause("quiet")
     await engine.lanes.list()
+    await engine.leases.expired()
     await engine.keys.seed("k1", "ab" * 32)
     await engine.keys.rotate("k2")
     await engine.keys.list()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric.engine import AlreadySatisfied, Conflict, Engine, MarkedDead, NotFound, WorkerId
+from flowfabric.engine import AlreadySatisfied, Conflict, Engine, InvalidRequest, MarkedDead, NotFound, WorkerId
 from flowfabric.testing import VirtualClock
 from tests.expectations import refused
 from tests.scenarios import leased, submitted
@@ -27,7 +27,7 @@ async def test_worker_is_listed_as_registered(engine: Engine, clock: VirtualCloc
         ttl="30s",
     )
     assert (registration.refreshed, registration.expires_at) == (False, clock.now() + timedelta(seconds=30))
-    [worker] = await engine.workers.list()
+    [worker] = (await engine.workers.list()).items
     assert (worker.id, worker.lanes, worker.capabilities) == (
         WorkerId("mailer", "mailer-1"),
         ("post", "default"),
@@ -43,7 +43,7 @@ async def test_second_registration_replaces_the_first_and_writes_no_event(engine
     clock.advance("10s")
     registration = await engine.workers.register("w1", ["b"], slots=4)
     assert registration.refreshed
-    [worker] = await engine.workers.list()
+    [worker] = (await engine.workers.list()).items
     assert (worker.lanes, worker.capabilities, worker.slots) == (("b",), (), 4)
     assert worker.seen_at - worker.registered_at == timedelta(seconds=10)
     assert await read_worker_events(engine) == ["registered w1"]
@@ -62,7 +62,7 @@ async def test_heartbeat_extends_the_registration_and_updates_the_load(engine: E
     clock.advance("9s")
     assert await engine.workers.heartbeat("w1", busy=2) == clock.now() + timedelta(seconds=10)
     clock.advance("9s")
-    [worker] = await engine.workers.list()
+    [worker] = (await engine.workers.list()).items
     assert worker.busy == 2
 
 
@@ -70,7 +70,7 @@ async def test_late_heartbeat_is_not_found(engine: Engine, clock: VirtualClock) 
     await refused(engine.workers.heartbeat("w1"), "worker_not_found", NotFound)
     await engine.workers.register("w1", ["a"], ttl="10s")
     clock.advance("10s")
-    assert await engine.workers.list() == []
+    assert (await engine.workers.list()).items == ()
     await refused(engine.workers.heartbeat("w1"), "worker_not_found", NotFound)
 
 
@@ -83,13 +83,13 @@ async def test_silent_worker_is_swept_with_one_event(engine: Engine, clock: Virt
         await engine.reconcilers.tick()
     assert await read_worker_events(engine) == ["registered w1", "registered w3", "swept w1"]
     assert await read_worker_events(engine.for_namespace("other")) == ["registered w2", "swept w2"]
-    assert [worker.id.name for worker in await engine.workers.list()] == ["w3"]
+    assert [worker.id.name for worker in (await engine.workers.list()).items] == ["w3"]
 
 
 async def test_reconciler_loop_sweeps_an_expired_worker(engine: Engine, store: TestStore, clock: VirtualClock) -> None:
     await engine.workers.register("w1", ["a"], ttl="10s")
     await engine.reconcilers._run_overdue()
-    assert await engine.workers.list() != []
+    assert (await engine.workers.list()).items != ()
     clock.advance("10s")
     await engine.reconcilers._run_overdue()
     assert await store.query("SELECT * FROM ff.worker") == []
@@ -107,9 +107,9 @@ async def test_worker_is_marked_dead_once_and_keeps_its_leases(engine: Engine) -
 async def test_workers_are_listed_by_lane(engine: Engine) -> None:
     await engine.workers.register("w1", ["a", "b"])
     await engine.workers.register("w2", ["b"])
-    assert [worker.id.name for worker in await engine.workers.list(lane="b")] == ["w1", "w2"]
-    assert [worker.id.name for worker in await engine.workers.list(lane="a")] == ["w1"]
-    assert await engine.for_namespace("other").workers.list() == []
+    assert [worker.id.name for worker in (await engine.workers.list(lane="b")).items] == ["w1", "w2"]
+    assert [worker.id.name for worker in (await engine.workers.list(lane="a")).items] == ["w1"]
+    assert (await engine.for_namespace("other").workers.list()).items == ()
 
 
 async def test_explain_names_capabilities_that_no_live_worker_offers(engine: Engine, clock: VirtualClock) -> None:
@@ -134,7 +134,7 @@ async def test_explain_names_a_kind_that_no_live_worker_knows(engine: Engine) ->
     id_ = await submitted(engine, kind="refund@2", requires=["gpu"])
     await engine.workers.register("w1", ["default"], capabilities=["gpu"], kinds=["refund", "ship"])
     await engine.workers.register("w2", ["default"], kinds=["ship"])
-    assert [worker.kinds for worker in await engine.workers.list()] == [("refund", "ship"), ("ship",)]
+    assert [worker.kinds for worker in (await engine.workers.list()).items] == [("refund", "ship"), ("ship",)]
     explanation = await engine.operator.explain(id_)
     assert 'no live worker on lane "default" runs "refund@2"' in explanation.sentence
     assert (explanation.facts["unknown_kind"], explanation.facts["live_workers"]) == ("refund@2", 2)
@@ -142,3 +142,22 @@ async def test_explain_names_a_kind_that_no_live_worker_knows(engine: Engine) ->
     assert 'no live worker on lane "default" offers "gpu"' in (await engine.operator.explain(id_)).sentence
     await engine.workers.register("w3", ["default"], capabilities=["gpu"])
     assert "no live worker" not in (await engine.operator.explain(id_)).sentence
+
+
+async def test_workers_are_listed_in_pages(engine: Engine, clock: VirtualClock) -> None:
+    for number in range(5):
+        await engine.workers.register(WorkerId("w", f"i{number}"), ["mail" if number % 2 else "default"])
+    await engine.workers.register(WorkerId("w", "i2-dead"), ["default"], ttl=1)
+    clock.advance("2s")
+    page = await engine.workers.list(limit=2)
+    # A worker that registers before the cursor does not change the next pages.
+    await engine.workers.register(WorkerId("w", "i0-new"), ["default"])
+    second = await engine.workers.list(limit=2, cursor=page.next_cursor)
+    last = await engine.workers.list(limit=2, cursor=second.next_cursor)
+    instances = [[worker.id.instance for worker in each.items] for each in (page, second, last)]
+    assert (instances, last.next_cursor) == ([["i0", "i1"], ["i2", "i3"], ["i4"]], None)
+    on_lane = await engine.workers.list(lane="mail", limit=1)
+    assert [worker.id.instance for worker in on_lane.items] == ["i1"]
+    rest = await engine.workers.list(lane="mail", limit=1, cursor=on_lane.next_cursor)
+    assert ([worker.id.instance for worker in rest.items], rest.next_cursor) == (["i3"], None)
+    await refused(engine.workers.list(cursor=on_lane.next_cursor), "cursor_invalid", InvalidRequest)

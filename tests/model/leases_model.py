@@ -84,7 +84,7 @@ class Leases:
     ) -> Lease:
         """Claim this execution only if its attempt was interrupted."""
         execution = self._world.find(namespace, id)
-        if execution.attempt_state is not AttemptState.INTERRUPTED:
+        if execution.attempt_state is not AttemptState.INTERRUPTED or execution.state is not State.WAITING:
             raise make_refusal(execution, "not_a_resumed_execution")
         return self.claim_execution(namespace, id=id, worker=worker, capabilities=capabilities, lease_ttl=lease_ttl)
 

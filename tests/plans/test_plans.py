@@ -34,6 +34,7 @@ INDEX_CONDITIONS = {
     "claim_unlocked": ("execution_queue", "route_id"),
     "list_executions": ("execution_by_state", "namespace state id"),
     "count_in_state": ("execution_by_state", "namespace state"),
+    "expired_leases": ("execution_lease_check", "lease_check_at"),
     "next_held_kind": ("execution_held", "namespace kind"),
     "held_of_kind": ("execution_held", "namespace kind"),
     "list_flows": ("flow_by_namespace", "namespace id"),

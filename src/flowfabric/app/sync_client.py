@@ -159,6 +159,7 @@ class Task(Generic[P, R]):
         tags: Mapping[str, str] | None = None,
         detached: bool = False,
         connection: object = None,
+        creator: str | None = None,
     ) -> Task[P, R]:
         """Return the same task with new call options. Options that you omit keep their values.
 
@@ -168,7 +169,8 @@ class Task(Generic[P, R]):
         the `id` that an `Unavailable` error has in its fields also returns the same execution.
 
         `name` is for members of a flow. `connection` is a database connection with an open transaction, in which the
-        execution is stored. A `detached` child is not cancelled with its parent.
+        execution is stored. A `detached` child is not cancelled with its parent. `creator` is the name of the person
+        or program that submits; lists and `flowfabric show` show it.
         """
         return Task(
             self._inner.options(
@@ -186,6 +188,7 @@ class Task(Generic[P, R]):
                 tags=tags,
                 detached=detached,
                 connection=connection,
+                creator=creator,
             )
         )
 

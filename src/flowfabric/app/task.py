@@ -119,6 +119,7 @@ class Task(Generic[P, R]):
         tags: Mapping[str, str] | None = None,
         detached: bool = False,
         connection: object = None,
+        creator: str | None = None,
     ) -> Task[P, R]:
         """Return the same task with new call options. Options that you omit keep their values.
 
@@ -128,7 +129,8 @@ class Task(Generic[P, R]):
         the `id` that an `Unavailable` error has in its fields also returns the same execution.
 
         `name` is for members of a flow. `connection` is a database connection with an open transaction, in which the
-        execution is stored. A `detached` child is not cancelled with its parent.
+        execution is stored. A `detached` child is not cancelled with its parent. `creator` is the name of the person
+        or program that submits; lists and `flowfabric show` show it.
         """
         ready_at = None if at is None else validation.timestamp(at, "at")
         own_id = None if id is None else parse_new_id(id)
@@ -137,7 +139,7 @@ class Task(Generic[P, R]):
             "key": own_key, "key_window": key_window, "id": own_id, "name": name, "delay": delay, "at": ready_at,
             "deadline": deadline, "lane": lane,
             "priority": priority, "retries": retries, "requires": requires, "tags": tags,
-            "detached": detached or None, "connection": connection,
+            "detached": detached or None, "connection": connection, "creator": creator,
         }  # fmt: skip
         call_options = replace(
             self.call_options, **{word: value for word, value in options.items() if value is not None}
@@ -193,6 +195,7 @@ class Task(Generic[P, R]):
             id=options.id,
             ready_at=options.at,
             delay=options.delay,
+            creator=options.creator,
             signals={signal.name: signal.schema for signal in settings.signals} or (),
         )
 

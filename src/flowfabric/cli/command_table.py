@@ -35,6 +35,7 @@ they default to the task's decorator, and the execution is submitted to the app'
         repeatable("--requires", metavar="CAPABILITY", help="run only on workers that offer this; repeatable"),
         repeatable("--signal", metavar="NAME", help="accept signals of this name; repeatable"),
         repeatable("--tag", metavar="KEY=VALUE", help="add a tag; repeatable"),
+        argument("--creator", metavar="WHO", help="who submits, as shown by show and list --json"),
         flag("--wait", help="wait until it ends and print its result"),
         argument("--timeout", metavar="DURATION", help="wait at most this long"),
     ),
@@ -184,7 +185,9 @@ are those of the app; --store and the related options apply only if the app sets
 LANES = CommandSpec(
     name="lanes", help="list, pause, resume and drain lanes", run="lanes:list_lanes",
     subcommands=(
-        CommandSpec(name="list", help="list lanes with their backlog", run="lanes:list_lanes"),
+        CommandSpec(
+            name="list", help="list lanes with their backlog", run="lanes:list_lanes", arguments=(LIMIT, CURSOR)
+        ),
         CommandSpec(
             name="pause", help="stop handing out work of a lane", run="lanes:pause", is_audited=True, arguments=(LANE,)
         ),
@@ -231,7 +234,7 @@ WORKERS = CommandSpec(
     subcommands=(
         CommandSpec(
             name="list", help="list live workers", run="workers:list_workers",
-            arguments=(argument("--lane", help="only on this lane"),),
+            arguments=(argument("--lane", help="only on this lane"), LIMIT, CURSOR),
         ),
         CommandSpec(
             name="remove", help="remove a dead worker from the registry", run="workers:remove", is_audited=True,
@@ -239,6 +242,12 @@ WORKERS = CommandSpec(
             arguments=(argument("instance", metavar="INSTANCE", help="the instance, as shown by the list"),),
         ),
     ),
+)  # fmt: skip
+LEASES = CommandSpec(
+    name="leases", help="list leases that are past their time", run="show:list_expired_leases",
+    description="""A background duty ends such a lease soon, so that another worker continues. Leases that stay in this
+list show that no duty runs: start a worker.""",
+    arguments=(LIMIT, CURSOR),
 )  # fmt: skip
 STATS = CommandSpec(name="stats", help="count executions, waiting work and workers", run="show:show_stats")
 DOCTOR = CommandSpec(
@@ -286,7 +295,8 @@ zsh)` after compinit. In fish, run `flowfabric completion fish | source`.""",
 )  # fmt: skip
 
 STORE_COMMANDS = (
-    WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, STATS, DOCTOR, MIGRATE, BACKUP, RESTORE, CHECK, BENCH, COMPLETION
+    WORKER, LANES, FLOWS, WAITPOINTS, KEYS, WORKERS, LEASES, STATS, DOCTOR, MIGRATE, BACKUP, RESTORE, CHECK, BENCH,
+    COMPLETION,
 )  # fmt: skip
 
 COMMANDS = (*EXECUTION_COMMANDS, *OPERATOR_COMMANDS, *STORE_COMMANDS)

@@ -24,6 +24,7 @@ from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest, Refused
 from flowfabric.core.tokens.token import VERSION as TOKEN_VERSION
 
+_PAGE_SIZE = 50
 _YES = ("y", "yes")
 _STANDARD_INPUT = "-"
 _MAX_INPUT_BYTES = 4 * validation.MAX_PAYLOAD_BYTES
@@ -48,6 +49,14 @@ def allow_interrupt() -> Iterator[None]:
 def audit_args(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the principal and the reason as keyword arguments for a call of the engine."""
     return {"principal": principal(arguments), "reason": arguments.reason}
+
+
+def page_args(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return --limit and --cursor as keyword arguments for a list of the engine.
+
+    A command without a subcommand, such as `flowfabric lanes`, has neither option.
+    """
+    return {"limit": getattr(arguments, "limit", _PAGE_SIZE), "cursor": getattr(arguments, "cursor", None)}
 
 
 def principal(arguments: argparse.Namespace) -> str:

@@ -34,6 +34,12 @@ def print_hint(text: str) -> None:
         print(line, file=sys.stderr)
 
 
+def print_next(cursor: str | None) -> None:
+    """Print how to get the next page, if there is one."""
+    if cursor is not None:
+        print_hint(f"More: --cursor {cursor}")
+
+
 def stdout_screen() -> Screen:
     """Return the `Screen` of standard output, with its width and colours."""
     return detect_screen()

@@ -45,6 +45,14 @@ class WorkerInfo(Registration):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerPage:
+    """One page of live workers, sorted by instance, and the cursor of the next page if there is one."""
+
+    items: tuple[WorkerInfo, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     """The instance is registered until `expires_at`. `refreshed` is True if it was already registered."""
 

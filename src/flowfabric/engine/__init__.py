@@ -99,6 +99,7 @@ from flowfabric.core.flows.outcomes import (
     WaitingForChildren,
 )
 from flowfabric.core.flows.records import CancelPolicy, EdgeGroup, EdgeState, FlowState, GroupState, StoredEdge
+from flowfabric.core.lanes import LaneInfo, LanePage, LaneState
 from flowfabric.core.policy import Backoff, BackoffKind, FailureClass, OnAttemptTimeout, OnLeaseLoss, Policy
 from flowfabric.core.tokens.key_ring import AlreadySeeded, KeyState, KeyView, Rotated, Seeded, Unchanged
 from flowfabric.core.tokens.secret import Secret
@@ -128,16 +129,15 @@ from flowfabric.core.waits.records import (
     WaitpointState,
 )
 from flowfabric.core.waits.snapshot import Override, WaitSnapshot
-from flowfabric.core.workers import MarkedDead, Registered, WorkerInfo
+from flowfabric.core.workers import MarkedDead, Registered, WorkerInfo, WorkerPage
+from flowfabric.engine.claims import WorkWatch
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.events import EventsStatus
 from flowfabric.engine.opener import StoreOptions, connect
 from flowfabric.engine.subscription import Subscription
-from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.listener import ListenerStatus
 from flowfabric.reconcilers.duty import Tick
 from flowfabric.store.ports import StoreInfo
-from flowfabric.store.records import LaneState
 
 __all__ = [
     "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "ApproximateCount", "Attempt",
@@ -148,15 +148,16 @@ __all__ = [
     "EventFamily", "EventsStatus", "Explanation", "Failure", "FailureClass", "Fence", "FlowAlreadyTerminal",
     "FlowCancelled", "FlowCreated", "FlowDescription", "FlowDuplicate", "FlowFabricError", "FlowPage", "FlowState",
     "FlowSummary", "Grant", "Graph", "GroupState", "Held", "HeldWork", "Input", "InvalidRequest", "Join", "JoinKind",
-    "KeyState", "KeyView", "LaneState", "Lease", "LeaseView", "LifecyclePhase", "ListenerStatus", "MarkedDead",
-    "Member", "MemberAdded", "MemberDuplicate", "NewWaitpoint", "NotFound", "OnAttemptTimeout", "OnLeaseLoss",
-    "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Override", "Page", "PendingWaitpoint", "Policy",
-    "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Registered", "Released", "Renewed", "Replayed",
-    "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Sealed", "Secret", "Seeded",
-    "Siblings", "Single", "StandingWaitpoint", "Start", "State", "StateVector", "Step", "StepStatus", "StoreInfo",
-    "StoreOptions", "StoredEdge", "StoredSignal", "Submission", "Submitted", "Subscriber", "Subscription", "Summary",
-    "Suspended", "SuspendedView", "SuspensionReason", "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger",
-    "Unavailable", "Unchanged", "Unheld", "UnusedWaitpoints", "WaitSnapshot", "WaitingForChildren", "WaitpointClosed",
-    "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch", "WorkerId", "WorkerInfo", "all_of", "any_of",
-    "condition_from_json", "condition_to_json", "connect", "missing_signals", "quorum",
+    "KeyState", "KeyView", "LaneInfo", "LanePage", "LaneState", "Lease", "LeaseView", "LifecyclePhase",
+    "ListenerStatus", "MarkedDead", "Member", "MemberAdded", "MemberDuplicate", "NewWaitpoint", "NotFound",
+    "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Override", "Page",
+    "PendingWaitpoint", "Policy", "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Registered", "Released",
+    "Renewed", "Replayed", "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Sealed",
+    "Secret", "Seeded", "Siblings", "Single", "StandingWaitpoint", "Start", "State", "StateVector", "Step",
+    "StepStatus", "StoreInfo", "StoreOptions", "StoredEdge", "StoredSignal", "Submission", "Submitted", "Subscriber",
+    "Subscription", "Summary", "Suspended", "SuspendedView", "SuspensionReason", "TerminalOutcome", "Tick",
+    "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld", "UnusedWaitpoints", "WaitSnapshot",
+    "WaitingForChildren", "WaitpointClosed", "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch",
+    "WorkerId", "WorkerInfo", "WorkerPage", "all_of", "any_of", "condition_from_json", "condition_to_json", "connect",
+    "missing_signals", "quorum",
 ]  # fmt: skip

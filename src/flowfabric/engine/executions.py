@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
-import json
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -25,6 +21,7 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context
+from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
 from flowfabric.engine.repeats import with_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic
@@ -41,7 +38,6 @@ _MAX_POLL_S = 0.25
 _MAX_POLL_NOTIFIED_S = 2.0
 _POLL_INTERVAL = timedelta(seconds=POLL_WHILE_LISTENING_S)
 _NO_TAGS: Mapping[str, str] = {}
-LAST_ID = UUID(int=2**128 - 1)
 Result = TypeVar("Result")
 # A function that checks whether the wait is over, and returns None if it is not. Its argument is the snapshot of the
 # notification; without a snapshot, the function reads the store.
@@ -71,8 +67,12 @@ class Executions:
         delay: validation.Duration | None = None,
         deadline: datetime | None = None,
         signals: DeclaredSignals = (),
+        creator: str | None = None,
     ) -> Submitted:
         """Store one new execution, described by a kind and options or by a `Submission`.
+
+        `creator` names the person or program that submits. It is kept with the execution, and takes no part in the
+        comparison of repeated calls.
 
         If the call is repeated with the same id or key and the same body, it returns `Duplicate`. If it is repeated
         with a different body, it raises `Conflict` with code `idempotency_mismatch`. If the connection breaks before
@@ -97,6 +97,7 @@ class Executions:
                 delay=delay,
                 deadline=deadline,
                 signals=signals,
+                creator=creator,
             )
         )
         request = self._request(submission)
@@ -248,8 +249,7 @@ class Executions:
         before = LAST_ID if cursor is None else open_cursor(cursor, query)
         listing = Listing(namespace=context.namespace, before=before, limit=size + 1, **filters)
         summaries = await context.call(list_executions, listing)
-        page = tuple(summaries[:size])
-        return Page(page, make_cursor(page[-1].id, query) if len(summaries) > size else None)
+        return Page(*cut_page(summaries, size, query, lambda execution: execution.id))
 
     async def count(self) -> dict[State, ApproximateCount]:
         """Return the number of executions in each state.
@@ -353,31 +353,6 @@ async def _wait_for(wakeups: NotifyHub, waiter: Waiter, check: Check[Result]) ->
 
 def _has_ended(snapshot: StateSnapshot) -> bool:
     return snapshot.outcome is not None
-
-
-# The functions below make and read cursors. A cursor is valid only for the query that returned it.
-
-
-def query_digest(namespace: str, filters: Mapping[str, Any]) -> str:
-    """Return a digest that identifies a query."""
-    return hashlib.sha256(json.dumps([namespace, filters], default=str, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def make_cursor(last: UUID, query: str) -> str:
-    """Return the cursor for the page that follows the record `last`."""
-    return base64.urlsafe_b64encode(last.bytes + bytes.fromhex(query)).decode()
-
-
-def open_cursor(cursor: object, query: str) -> UUID:
-    """Return the id after which the next page starts. Refuse a cursor from a different query."""
-    try:
-        data = base64.b64decode(cursor, altchars=b"-_", validate=True) if isinstance(cursor, str) else b""
-    except (binascii.Error, ValueError):
-        data = b""
-    if len(data) != 24 or data[16:].hex() != query:
-        message = "the cursor does not belong to this query; start without one, or keep the filters unchanged"
-        raise InvalidRequest("cursor_invalid", message)
-    return UUID(bytes=data[:16])
 
 
 def _check_submission(value: object) -> Submission:

@@ -32,7 +32,8 @@ from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context, audit_info
-from flowfabric.engine.executions import LAST_ID, make_cursor, open_cursor, query_digest, wait_until_ended
+from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
+from flowfabric.engine.executions import wait_until_ended
 from flowfabric.engine.repeats import with_ids
 from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow
 from flowfabric.ops.flows.extend import MemberAddition, NewEdge, SealRequest, add_edge, add_member, seal
@@ -121,6 +122,7 @@ class Flows:
         delay: validation.Duration | None = None,
         deadline: datetime | None = None,
         signals: DeclaredSignals = (),
+        creator: str | None = None,
     ) -> MemberAdded | MemberDuplicate:
         """Add a member with its edges to an open flow.
 
@@ -145,6 +147,7 @@ class Flows:
             delay=delay,
             deadline=deadline,
             signals=signals,
+            creator=creator,
         )
         [member] = self._new_members(id_, [spec])
         outcome = await self._context.call(add_member, MemberAddition(id_, member, expected))
@@ -232,8 +235,7 @@ class Flows:
         query = query_digest(self._context.namespace, {"members": id_})
         after = _FIRST_ID if cursor is None else open_cursor(cursor, query)
         members = await self._context.call(list_members, MemberPage(id_, after, size + 1))
-        page = tuple(members[:size])
-        return Page(page, make_cursor(page[-1].id, query) if len(members) > size else None)
+        return Page(*cut_page(members, size, query, lambda member: member.id))
 
     async def list(
         self,
@@ -261,8 +263,7 @@ class Flows:
         query = query_digest(self._context.namespace, {"flows": True, **filters})
         before = LAST_ID if cursor is None else open_cursor(cursor, query)
         flows = await self._context.call(list_flows, FlowListing(before=before, limit=size + 1, **filters))
-        page = tuple(flows[:size])
-        return FlowPage(page, make_cursor(page[-1].id, query) if len(flows) > size else None)
+        return FlowPage(*cut_page(flows, size, query, lambda flow: flow.id))
 
     async def inputs(self, execution_id: UUID | str) -> dict[str, Input]:
         """Return the inputs of a member, which are the results of its upstreams, by name."""

@@ -14,6 +14,7 @@ from flowfabric.core.executions.postpone import DIVERGED, RUN_FAILED, Postponeme
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.executions.requests import (
     CancelOwnRequest,
+    Checkpoint,
     Claim,
     Completion,
     DelayRequest,
@@ -25,14 +26,16 @@ from flowfabric.core.flows.graph import ChildSubmission, EdgeKind, Join, check_q
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.policy import FailureClass
 from flowfabric.core.validation import parse_choice
-from flowfabric.core.waits.bindings import Bound, parse_bindings
+from flowfabric.core.waits.bindings import Bound, parse_bindings, parse_skipped
 from flowfabric.core.waits.conditions import AllOf, Condition, OperatorOnly, Single, validate
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
+from flowfabric.core.waits.snapshot import WaitSnapshotRequest, parse_limits, parse_places
 from flowfabric.core.waits.suspend import Suspend
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.waitpoints import draw_waitpoint
 from flowfabric.ops.flows.cancel_children import CancelChildren
 from flowfabric.ops.flows.descendants import CancelCommand
+from flowfabric.ops.flows.submit_children import SubmitChildren
 from flowfabric.ops.flows.wait_children import WaitChildren
 
 
@@ -48,6 +51,34 @@ def claim_request(
         lease_ttl=lease_ttl(ttl),
         kinds=None if kinds is None else validation.names(kinds, "kinds"),
     )
+
+
+def checkpoint(fence: object, steps: object) -> Checkpoint:
+    """Validate the steps of a checkpoint, and return its request."""
+    request = Checkpoint(fence=requests.parse_fence(fence), steps=requests.parse_steps(steps))
+    if not request.steps:
+        raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
+    return request
+
+
+def wait_snapshot_request(
+    fence: object, waitpoints: object, children: object, skipped: object, limits: object
+) -> WaitSnapshotRequest:
+    """Validate what a worker wants to know about its waits, and return the request."""
+    ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
+    return WaitSnapshotRequest(
+        requests.parse_fence(fence).execution_id,
+        parse_places(waitpoints),
+        ids,
+        parse_skipped(skipped),
+        parse_limits({} if limits is None else limits),
+    )
+
+
+def submit_children_request(fence: object, submissions: object, steps: object) -> SubmitChildren:
+    """Validate children and the steps that record them, and return the request."""
+    children = tuple(child_submissions(submissions))
+    return SubmitChildren(fence=requests.parse_fence(fence), children=children, steps=requests.parse_steps(steps))
 
 
 def failure_report(

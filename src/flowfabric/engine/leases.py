@@ -6,13 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
-from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
+from flowfabric.core.errors import FlowFabricError, Unavailable
 from flowfabric.core.executions import requests
 from flowfabric.core.executions.outcomes import (
     Continued,
@@ -28,39 +27,37 @@ from flowfabric.core.executions.outcomes import (
     Suspended,
 )
 from flowfabric.core.executions.records import Fence, Grant, RecordedStep, WorkerId
-from flowfabric.core.executions.requests import Checkpoint, DelayRequest, LeaseTerms, Step
-from flowfabric.core.executions.views import LeaseSnapshot
+from flowfabric.core.executions.requests import DelayRequest, LeaseTerms, Step
+from flowfabric.core.executions.views import LeaseSnapshot, Page
 from flowfabric.core.flows.graph import ALL_OF, ChildSubmission, EdgeKind, Join
 from flowfabric.core.flows.outcomes import ChildrenReady, WaitingForChildren
 from flowfabric.core.ids import parse_id
 from flowfabric.core.policy import FailureClass
-from flowfabric.core.waits.bindings import Bound, parse_skipped
+from flowfabric.core.waits.bindings import Bound
 from flowfabric.core.waits.conditions import Condition
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason, UnusedWaitpoints
-from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot, WaitSnapshotRequest, parse_limits, parse_places
+from flowfabric.core.waits.snapshot import JournalRequest, WaitSnapshot
 from flowfabric.engine import lease_requests
+from flowfabric.engine.claims import WorkWatch, claim_leases, note_times
 from flowfabric.engine.context import Context
+from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
 from flowfabric.engine.lease_locks import LockListener
 from flowfabric.engine.operator import OPERATOR, OVERRIDE
 from flowfabric.engine.repeats import with_ids
-from flowfabric.engine.work_watch import WorkWatch
 from flowfabric.notify.waiters import Waiter, lane_topic, lease_topic
-from flowfabric.ops.events.eras import renew_era
 from flowfabric.ops.flows.cancel_children import cancel_children
-from flowfabric.ops.flows.submit_children import SubmitChildren, submit_children
+from flowfabric.ops.flows.submit_children import submit_children
 from flowfabric.ops.flows.wait_children import wait_children
 from flowfabric.ops.leases.checkpoint import CHECKPOINT, Transact, transact
-from flowfabric.ops.leases.claim import ClaimAttempt, ClaimById, claim, claim_execution, held
+from flowfabric.ops.leases.claim import ClaimById, claim_execution, held
 from flowfabric.ops.leases.complete import COMPLETE, COMPLETE_LINKED
 from flowfabric.ops.leases.postpone import postpone
-from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS, peek_leases
+from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS, IdPage, list_expired, peek_leases
 from flowfabric.ops.leases.reclaim import ReclaimRequest, reclaim
 from flowfabric.ops.leases.release import continue_with, delay, fail
 from flowfabric.ops.leases.renew import PROGRESS
 from flowfabric.ops.operator.cancel import cancel_own
 from flowfabric.ops.operator.hold import hold_own
-
-_CLAIM_RETRIES = 3
 
 
 class Leases:
@@ -87,26 +84,7 @@ class Leases:
         executions, and older executions before younger executions.
         """
         request = lease_requests.claim_request(lanes, worker, capabilities, limit, lease_ttl, kinds)
-        context = self._context
-        if request.lease_ttl is not None:
-            context.wakeups.note_lease_ttl(request.lease_ttl)
-        requested_at = time.monotonic()
-        claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), False))
-        for _ in range(_CLAIM_RETRIES):
-            if not claimed.all_locked:
-                break
-            claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), True))
-        if claimed.all_locked:
-            # The locked rows may be unlocked without a change, which sends no notification, so the workers must claim
-            # again soon.
-            context.wakeups.waiters.notify_workers_soon()
-        leases = list(claimed.leases)
-        if leases and not claimed.is_current:
-            era = await context.call(renew_era, None)
-            leases = [replace(lease, era=era) for lease in leases]
-        context.note_leases(leases)
-        self._note_times(leases, requested_at)
-        return leases
+        return await claim_leases(self._context, request)
 
     async def claim_execution(
         self,
@@ -129,7 +107,8 @@ class Leases:
     ) -> Lease:
         """Return a lease on this execution to continue an interrupted attempt.
 
-        Raise `not_a_resumed_execution` if no attempt was interrupted.
+        Raise `not_a_resumed_execution` if no attempt was interrupted, or if the execution is still suspended, delayed,
+        held or waiting for children.
         """
         return await self._claim_by_id(id, worker, capabilities, lease_ttl, only_resumed=True)
 
@@ -143,7 +122,7 @@ class Leases:
         grant_id = parse_id(grant.id if isinstance(grant, Grant) else grant, "grant")
         requested_at = time.monotonic()
         outcome = await self._context.call(reclaim, ReclaimRequest(grant_id, self._terms(worker, lease_ttl)))
-        self._note_times([outcome] if isinstance(outcome, Lease) else [], requested_at)
+        note_times(self._context, [outcome] if isinstance(outcome, Lease) else [], requested_at)
         return outcome
 
     def watch(self, lanes: Sequence[str], *, capabilities: Collection[str] = ()) -> WorkWatch:
@@ -164,6 +143,18 @@ class Leases:
     async def held(self, instance: str) -> list[Lease]:
         """Return the live leases of a worker instance, including leases whose claim got no reply."""
         return await self._context.call(held, validation.name(instance, "instance"))
+
+    async def expired(self, *, limit: int = 100, cursor: str | None = None) -> Page:
+        """Return one page of executions whose lease is past its time, newest id first.
+
+        No worker has renewed these leases, and no background duty has ended them yet. Normally a duty does so within a
+        second. Pass `next_cursor` of the page to get the next one.
+        """
+        size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
+        query = query_digest(self._context.namespace, {"expired leases": True})
+        before = LAST_ID if cursor is None else open_cursor(cursor, query)
+        expired = await self._context.call(list_expired, IdPage(before, size + 1))
+        return Page(*cut_page(expired, size, query, lambda execution: execution.id))
 
     # Keeping leases.
 
@@ -204,10 +195,7 @@ class Leases:
 
     def checkpoint_nowait(self, fence: Fence, steps: Sequence[Step]) -> asyncio.Future[int]:
         """Start to record step results, and return the future of the result that `checkpoint` returns."""
-        request = Checkpoint(fence=requests.parse_fence(fence), steps=requests.parse_steps(steps))
-        if not request.steps:
-            raise InvalidRequest("invalid_request", "a checkpoint needs at least one step", field="steps")
-        return self._context.call_nowait(CHECKPOINT, request)
+        return self._context.call_nowait(CHECKPOINT, lease_requests.checkpoint(fence, steps))
 
     async def transact(
         self,
@@ -260,11 +248,7 @@ class Leases:
         It also contains the outcomes of those `children` that have ended, and the waits that an operator ended. This
         call does not detect a lost lease, because it only reads.
         """
-        id_, positions = requests.parse_fence(fence).execution_id, parse_places(waitpoints)
-        ids = [parse_id(child, "children") for child in validation.batch(children, "children")]
-        request = WaitSnapshotRequest(
-            id_, positions, ids, parse_skipped(skipped), parse_limits({} if limits is None else limits)
-        )
+        request = lease_requests.wait_snapshot_request(fence, waitpoints, children, skipped, limits)
         return await self._context.call(READ_WAITS, request)
 
     # Children.
@@ -276,12 +260,9 @@ class Leases:
 
         If the call is repeated under the same keys, in this or a later attempt, it returns the existing children.
         """
-        children = lease_requests.child_submissions(submissions)
-        request = SubmitChildren(
-            fence=requests.parse_fence(fence), children=tuple(children), steps=requests.parse_steps(steps)
-        )
+        request = lease_requests.submit_children_request(fence, submissions, steps)
         outcomes = await self._context.call(submit_children, request)
-        if not all(child.detached for child in children):
+        if not all(child.detached for child in request.children):
             self._context.note_linked(request.fence.lease_id)
         self._context.due_at(None)
         return outcomes
@@ -482,18 +463,9 @@ class Leases:
         request = ClaimById(parse_id(id), self._terms(worker, lease_ttl), offered, only_resumed)
         requested_at = time.monotonic()
         lease = await self._context.call(claim_execution, request)
-        self._note_times([lease], requested_at)
+        note_times(self._context, [lease], requested_at)
         return lease
 
     def _terms(self, worker: object, lease_ttl: object) -> LeaseTerms:
         ttl = lease_requests.lease_ttl(lease_ttl)
         return LeaseTerms(worker=requests.parse_worker(worker), lease_id=self._context.new_lease_id(), ttl=ttl)
-
-    def _note_times(self, leases: Sequence[Lease], requested_at: float) -> None:
-        if leases:
-            # The claim used the store's clock after `requested_at`, so its time shows whether that clock has jumped.
-            self._context.wakeups.learn_time(leases[0].acquired_at, requested_at)
-            self._context.wakeups.note_lease_ttl(min(lease.ttl for lease in leases))
-        due = [time for lease in leases for time in (lease.expires_at, lease.attempt_timeout_at) if time is not None]
-        if due:
-            self._context.due_at(min(due))

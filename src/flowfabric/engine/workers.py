@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import socket
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -11,12 +10,14 @@ from flowfabric.core import validation
 from flowfabric.core.executions import requests
 from flowfabric.core.executions.outcomes import AlreadySatisfied
 from flowfabric.core.executions.records import WorkerId
-from flowfabric.core.workers import MarkedDead, Registered, Registration, WorkerInfo
+from flowfabric.core.workers import MarkedDead, Registered, Registration, WorkerPage
 from flowfabric.engine.context import Context, audit_info
+from flowfabric.engine.cursors import cut_page, open_name_cursor, query_digest
 from flowfabric.engine.operator import OPERATOR
 from flowfabric.ops.workers import (
     Heartbeat,
     MarkDead,
+    WorkerListing,
     heartbeat_worker,
     list_workers,
     mark_worker_dead,
@@ -70,9 +71,17 @@ class Workers:
         heartbeat = Heartbeat(validation.name(instance, "instance"), validation.integer(busy, "busy", 0, MAX_SLOTS))
         return await self._context.call(heartbeat_worker, heartbeat)
 
-    async def list(self, *, lane: str | None = None) -> builtins.list[WorkerInfo]:
-        """Return the live workers of one lane or of all lanes, sorted by instance."""
-        return await self._context.call(list_workers, None if lane is None else validation.name(lane, "lane"))
+    async def list(self, *, lane: str | None = None, limit: int = 100, cursor: str | None = None) -> WorkerPage:
+        """Return one page of the live workers of one lane or of all lanes, sorted by instance.
+
+        Pass `next_cursor` of the page to get the next one.
+        """
+        lane = None if lane is None else validation.name(lane, "lane")
+        size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
+        query = query_digest(self._context.namespace, {"workers": True, "lane": lane})
+        after = "" if cursor is None else open_name_cursor(cursor, query)
+        workers = await self._context.call(list_workers, WorkerListing(lane, after, size + 1))
+        return WorkerPage(*cut_page(workers, size, query, lambda worker: worker.id.instance))
 
     async def mark_dead(
         self, instance: str, reason: str = "", *, principal: str = OPERATOR

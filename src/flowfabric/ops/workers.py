@@ -20,8 +20,6 @@ from flowfabric.core.workers import (
 from flowfabric.ops.operation import operation
 from flowfabric.store.transaction import Transaction
 
-_PAGE = 500
-
 
 @operation()
 async def register_worker(tx: Transaction, namespace: str, registration: Registration) -> Registered:
@@ -72,16 +70,19 @@ async def heartbeat_worker(tx: Transaction, namespace: str, heartbeat: Heartbeat
     return expires_at
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerListing:
+    """A page of live workers: at most `limit` of one lane, or of all lanes, whose instance sorts after `after`."""
+
+    lane: str | None
+    after: str
+    limit: int
+
+
 @operation(read_only=True)
-async def list_workers(tx: Transaction, namespace: str, lane: str | None) -> list[WorkerInfo]:
-    """Return the live workers of one lane, or of all lanes, in order of instance."""
-    now = await tx.now()
-    workers: list[WorkerInfo] = []
-    after = ""
-    while page := await tx.workers.page(namespace, after, _PAGE):
-        after = page[-1].id.instance
-        workers += [worker for worker in page if worker.is_live(now) and (lane is None or lane in worker.lanes)]
-    return workers
+async def list_workers(tx: Transaction, namespace: str, listing: WorkerListing) -> list[WorkerInfo]:
+    """Return a page of the live workers, in order of instance."""
+    return await tx.workers.page(namespace, listing.lane, await tx.now(), listing.limit, after=listing.after)
 
 
 @dataclass(frozen=True, slots=True)

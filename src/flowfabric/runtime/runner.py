@@ -195,6 +195,7 @@ class CallOptions:
     tags: Mapping[str, str] | None = None
     detached: bool = False
     connection: object = None
+    creator: str | None = None
 
 
 def validate_raises(raises: Collection[Any]) -> tuple[type[Exception], ...]:

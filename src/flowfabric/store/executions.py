@@ -80,6 +80,11 @@ class ExecutionStore(AggregateStore):
         rows = await self._session.fetch("held_executions", namespace=namespace, instance=instance, now=now)
         return [to_execution(row) for row in rows]
 
+    async def list_expired(self, namespace: str, before: UUID, now: datetime, limit: int) -> list[Execution]:
+        """Return the executions with an id below `before` whose lease is past its time, newest id first."""
+        rows = await self._session.fetch("expired_leases", namespace=namespace, before=before, now=now, limit=limit)
+        return [to_execution(row) for row in rows]
+
     async def list_suspended(self, namespace: str, after: UUID, limit: int) -> list[Execution]:
         """Return suspended executions with an id above `after`, in id order."""
         rows = await self._session.fetch("suspended_executions", namespace=namespace, after=after, limit=limit)

@@ -6,30 +6,43 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from flowfabric.core.executions.records import Execution, Route
+from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.core.executions.views import ApproximateCount, Backlog
-from flowfabric.store.records import LaneState
-from flowfabric.store.rows import to_names
+from flowfabric.core.lanes import LaneInfo, LaneState
+from flowfabric.store.rows import row_reader, to_names
 from flowfabric.store.session import AggregateStore
 
 
 class LaneStore(AggregateStore):
     """The state of lanes."""
 
-    async def put(self, namespace: str, lane: str, state: LaneState, now: datetime) -> bool:
-        """Set the state of a lane. Return False if the lane already has that state."""
-        if state is LaneState.ACTIVE and await self.state(namespace, lane) is LaneState.ACTIVE:
+    async def put(self, namespace: str, lane: str, state: LaneState, now: datetime, audit: AuditInfo) -> bool:
+        """Set the state of a lane, and who set it. Return False if the lane already has that state."""
+        if state is LaneState.ACTIVE and (await self.get(namespace, lane)).state is LaneState.ACTIVE:
             return False
-        return bool(await self._session.fetch("set_lane", namespace=namespace, lane=lane, state=state, now=now))
+        changed = await self._session.fetch(
+            "set_lane",
+            namespace=namespace,
+            lane=lane,
+            state=state,
+            now=now,
+            principal=audit.principal,
+            reason=audit.reason,
+        )
+        return bool(changed)
 
-    async def state(self, namespace: str, lane: str) -> LaneState:
-        """Return the state of a lane."""
-        rows = await self._session.fetch("lane_state", namespace=namespace, lane=lane)
-        return LaneState(rows[0]["state"]) if rows else LaneState.ACTIVE
+    async def get(self, namespace: str, lane: str) -> LaneInfo:
+        """Return a lane. A lane that was never changed is active."""
+        rows = await self._session.fetch("get_lane", namespace=namespace, lane=lane)
+        return _to_lane(rows[0]) if rows else LaneInfo(lane=lane)
 
-    async def all(self, namespace: str) -> dict[str, LaneState]:
-        """Return the state of every lane that was used or changed, by name."""
-        rows = await self._session.fetch("list_lanes", namespace=namespace)
-        return {row["lane"]: LaneState(row["state"]) for row in rows}
+    async def page(self, namespace: str, after: str, limit: int) -> list[LaneInfo]:
+        """Return lanes that were used or changed and whose name sorts after `after`, sorted by name."""
+        rows = await self._session.fetch("list_lanes", namespace=namespace, after=after, limit=limit)
+        return [_to_lane(row) for row in rows]
+
+
+_to_lane = row_reader(LaneInfo)
 
 
 class RouteStore(AggregateStore):

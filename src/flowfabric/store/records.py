@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from uuid import UUID
 
 from flowfabric.core.executions.outcomes import Lease
@@ -112,18 +111,6 @@ class BadEnd:
     state: State
     cancelled_by: str | None
     is_taken_up: bool
-
-
-class LaneState(StrEnum):
-    """The state of a lane.
-
-    A paused lane accepts submissions but gives out no work. A draining lane gives out its waiting work but accepts no
-    submissions.
-    """
-
-    ACTIVE = "active"
-    PAUSED = "paused"
-    DRAINING = "draining"
 
 
 @record(frozen=True, slots=True)

@@ -275,6 +275,7 @@ def insert_parameters(new: NewExecution) -> dict[str, object]:
         "flow_id": new.flow_id,
         "member_name": new.member_name,
         "parent_id": new.parent_id,
+        "creator": submission.creator,
         "fingerprint": new.fingerprint or submission.fingerprint(new.namespace),
         "state": new.state,
         "blocking_reason": new.blocking_reason,

@@ -38,14 +38,13 @@ class WorkerStore(AggregateStore):
         """Remove a worker."""
         await self._session.fetch("remove_worker", namespace=namespace, instance=instance)
 
-    async def page(self, namespace: str, after: str, limit: int) -> list[WorkerInfo]:
-        """Return workers whose instance name sorts after `after`, in order of instance name."""
-        rows = await self._session.fetch("list_workers", namespace=namespace, after=after, limit=limit)
-        return [_to_worker(row) for row in rows]
-
-    async def on_lane(self, namespace: str, lane: str, now: datetime, limit: int) -> list[WorkerInfo]:
-        """Return live workers that claim on a lane."""
-        rows = await self._session.fetch("workers_on_lane", namespace=namespace, lane=lane, now=now, limit=limit)
+    async def page(
+        self, namespace: str, lane: str | None, now: datetime, limit: int, *, after: str = ""
+    ) -> list[WorkerInfo]:
+        """Return live workers of one lane or of all lanes whose instance sorts after `after`, in order of instance."""
+        rows = await self._session.fetch(
+            "list_workers", namespace=namespace, lane=lane, now=now, after=after, limit=limit
+        )
         return [_to_worker(row) for row in rows]
 
     async def list_lapsed(self, now: datetime, limit: int) -> list[tuple[str, str]]:

@@ -50,7 +50,7 @@ class Driver:
     async def work(self) -> None:
         """Run every execution that can run now. The clock moves only to expire the leases of killed runs."""
         self._run_counts.clear()
-        self._lanes = await self._engine.lanes.list()
+        self._lanes = [lane.lane for lane in (await self._engine.lanes.list(limit=MAX_BATCH)).items]
         while await self._work_once():
             pass
 

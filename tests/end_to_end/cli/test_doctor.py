@@ -26,6 +26,7 @@ from flowfabric.engine import (
     InvalidRequest,
     KeyState,
     KeyView,
+    LaneInfo,
     LaneState,
     ListenerStatus,
     StoreInfo,
@@ -42,6 +43,8 @@ WORKER = WorkerInfo(
     namespace="default", id=WorkerId("w1", "w1-1"), lanes=("default",), capabilities=("cpu",), version="1", host="h",
     slots=2, busy=2, ttl=timedelta(minutes=1), registered_at=NOW, seen_at=NOW, expires_at=NOW + timedelta(minutes=1),
 )  # fmt: skip
+
+PAUSED_LANE = LaneInfo(lane="default", state=LaneState.PAUSED, principal="ann", reason="provider outage")
 
 
 def make_store_info(backend: str = "postgresql", version: str = "18.1", **settings: str) -> StoreInfo:
@@ -140,12 +143,14 @@ def test_backlog_without_a_matching_worker_is_a_warning_with_advice() -> None:
     for context, advice in (
         (make_context(backlog=[make_backlog("media")]), "--lane media"),
         (make_context(backlog=[make_backlog("default", "gpu")]), "--capability gpu"),
-        (make_context(backlog=[make_backlog()], lanes={"default": LaneState.PAUSED}), "lanes resume default"),
+        (make_context(backlog=[make_backlog()], lanes={"default": PAUSED_LANE}), "lanes resume default"),
         (make_context(backlog=[make_backlog()], workers=[]), "flowfabric worker"),
         (make_context(backlog=[make_backlog()], workers=[replace(WORKER, kinds=("refund",))]), "has a task resize"),
     ):
         [finding] = check_lanes(context)
         assert finding.verdict == "warning" and advice in finding.advice
+    [finding] = check_lanes(make_context(backlog=[make_backlog()], lanes={"default": PAUSED_LANE}))
+    assert finding.text.endswith(': the lane is paused by ann ("provider outage")')
     assert [finding.verdict for finding in check_workers(make_context(backlog=[make_backlog()]))] == ["ok", "warning"]
     assert [finding.verdict for finding in check_workers(make_context(workers=[]))] == ["warning"]
 

@@ -67,6 +67,7 @@ OTHER_CALLS: list[tuple[str, Prepare]] = [
     ("waitpoints", prepare_suspended),
     ("keys", prepare_signing_key),
     ("keys list", prepare_signing_key),
+    ("leases", prepare_paused_lane),
     ("workers", prepare_registered_worker),
     ("workers list", prepare_registered_worker),
     ("stats", prepare_paused_lane),

@@ -277,12 +277,13 @@ async def test_worker_runs_an_app_until_sigterm(store: TestStore, tmp_path: Path
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, '"refunded 7"\n', "")
     async with opened(store) as engine:
-        assert [worker_info.id.instance for worker_info in await engine.workers.list()] == [started_message["instance"]]
+        [worker_info] = (await engine.workers.list()).items
+        assert worker_info.id.instance == started_message["instance"]
         worker.send_signal(signal.SIGTERM)
         stopped_message = json.loads(await asyncio.wait_for(worker.stdout.readline(), 60))
         assert (stopped_message["status"], await asyncio.wait_for(worker.wait(), 30)) == ("stopped", 0)
         assert (await worker.stderr.read()).decode() == ""
-        assert await engine.workers.list() == []
+        assert (await engine.workers.list()).items == ()
 
 
 @SQLITE

@@ -16,6 +16,7 @@ from tests.scenarios import leased
 from tests.stores import TestStore, opened
 
 SECRET = "ab" * 32
+LONG_AGO = {"sqlite": "1", "postgres": "'2001-01-01'"}
 
 
 async def test_lanes_are_listed_paused_resumed_and_drained(store: TestStore, shell: Shell) -> None:
@@ -25,15 +26,43 @@ async def test_lanes_are_listed_paused_resumed_and_drained(store: TestStore, she
         await engine.workers.register("w1", ["post"])
         output = await shell.run("lanes", "pause", "post", "--reason", "strike", "--principal", "ada")
         assert output.lines == ["Lane post is paused: it does not hand out work."]
-        assert (await shell.run("lanes")).lines[1].split() == ["post", "paused", "1", "1"]
+        row = (await shell.run("lanes")).lines[1]
+        assert row.split()[:6] == ["post", "paused", "1", "1", "by", "ada"] and row.endswith(": strike")
         [line] = (await shell.run("lanes", "list", "--json")).lines
+        view = json.loads(line)
+        assert view.pop("changed_at").startswith("20")
         waiting = {"value": 1, "is_exact": True}
-        assert json.loads(line) == {"lane": "post", "state": "paused", "waiting": waiting, "workers": 1}
+        assert view == {"lane": "post", "state": "paused", "waiting": waiting, "workers": 1, "principal": "ada"} | {
+            "reason": "strike"
+        }
         assert (await shell.run("lanes", "drain", "post")).code == 0
         output = await shell.run("submit", "mail", "--lane", "post")
         assert output.code == 4 and "lane" in output.error
         await shell.run("lanes", "resume", "post")
-        assert await engine.lanes.list() == {"post": "active"}
+        assert [(lane.lane, lane.state) for lane in (await engine.lanes.list()).items] == [("post", "active")]
+
+
+async def test_lanes_and_workers_are_listed_in_pages(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        for name in ("one", "three", "two"):
+            await engine.executions.submit("job", lane=name)
+            await engine.workers.register(name, [name])
+        for command in ("lanes", "workers"):
+            first = await shell.run(command, "list", "--limit", "2")
+            assert [line.split()[0] for line in first.lines[1:]] == ["one", "three"]
+            cursor = first.error.split()[-1]
+            second = await shell.run(command, "list", "--limit", "2", "--cursor", cursor)
+            assert ([line.split()[0] for line in second.lines[1:]], second.error) == (["two"], "")
+
+
+async def test_leases_past_their_time_are_listed(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        lease = await leased(engine, worker="gone")
+        assert (await shell.run("leases")).error == "No lease is past its time.\n"
+        at = LONG_AGO[store.name]
+        await store.query(f"UPDATE ff.execution SET lease_check_at = {at}, lease_expires_at = {at}")
+        row = (await shell.run("leases")).lines[1].split()
+        assert row[0] == str(lease.execution_id) and row[2] == "gone" and row[3].endswith("d")
 
 
 async def test_a_flow_is_listed_and_drawn(store: TestStore, shell: Shell) -> None:
@@ -107,7 +136,7 @@ async def test_workers_are_listed_and_removed(store: TestStore, shell: Shell) ->
         assert (await shell.run("workers")).lines[1].startswith("w1")
         assert (await shell.run("workers", "list", "--lane", "other", "--json")).lines == []
         assert (await shell.run("workers", "remove", "w1", "--yes")).code == 0
-        assert await engine.workers.list() == []
+        assert (await engine.workers.list()).items == ()
 
 
 async def test_stats_count_executions_by_state_and_lane(store: TestStore, shell: Shell) -> None:

@@ -59,8 +59,12 @@ async def test_submit_stores_all_its_options(store: TestStore, shell: Shell) -> 
             "1h",
             "--deadline",
             "2h",
+            "--creator",
+            "ann",
         )
         execution = await engine.executions.describe(id_)
+        assert "creator   ann" in (await shell.run("show", id_)).lines
+    assert execution.creator == "ann"
     assert (execution.kind, execution.payload, execution.lane, execution.priority) == (
         "refund",
         b'{"order":7}',

@@ -195,9 +195,11 @@ def test_small_tables_have_the_same_layout_at_both_widths() -> None:
             "2030-11  verifying  180d           19h  no      missing",
         ]
         assert lanes_table([LaneView("default", LaneState.PAUSED, ApproximateCount(1000, False), 2)], screen) == [
-            "LANE     STATE   WAITING  WORKERS",
+            "LANE     STATE   WAITING  WORKERS  WHY",
             "default  paused    1000+        2",
         ]
+        paused = LaneView("mail", LaneState.PAUSED, ApproximateCount(0, True), 2, NOW, "ann", "provider outage")
+        assert lanes_table([paused], screen)[1].startswith("mail  paused        0        2  by ann at 20")
         assert counts_table(counts, screen) == [
             "STATE      EXECUTIONS",
             "waiting             3  #",

@@ -26,11 +26,11 @@ async def test_submitted_execution_waits_with_its_input_and_options(app: App, en
     async def refund(order: Order) -> str:
         return order.id
 
-    handle = await refund.options(tags={"team.owner": "me"}, priority=3).submit(Order("a"))
+    handle = await refund.options(tags={"team.owner": "me"}, priority=3, creator="ann").submit(Order("a"))
     execution = await engine.executions.describe(handle.id)
     assert (execution.kind, execution.state, execution.lane, execution.priority) == ("refund", State.WAITING, "slow", 3)
     assert json.loads(execution.payload) == {"order": {"id": "a"}}
-    assert execution.tags == {"team.owner": "me"}
+    assert (execution.tags, execution.creator) == ({"team.owner": "me"}, "ann")
 
 
 async def test_submit_with_a_key_is_idempotent(app: App) -> None:

@@ -59,7 +59,7 @@ async def test_worker_registers_the_given_version_or_a_digest_of_its_code(store:
         async def other() -> None: ...
 
         async with given.worker(), old.worker(), new.worker():
-            versions = {worker.version for worker in await engine.workers.list()}
+            versions = {worker.version for worker in (await engine.workers.list()).items}
     assert versions == {"v7", code_version(old), code_version(new)}
     assert len({*versions}) == 3
     assert code_version(old) == code_version(make_app(engine, None, is_new=False))

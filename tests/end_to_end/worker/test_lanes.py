@@ -30,7 +30,7 @@ async def test_worker_serves_all_lanes_of_its_app_by_default(store: TestStore) -
     async with opened(store) as engine:
         app.engines.adopt(engine)
         async with app.worker():
-            [worker] = await engine.workers.list()
+            [worker] = (await engine.workers.list()).items
             assert await app.tasks["send"].run() == "sent"
     assert worker.lanes == ("default", "mail")
 
@@ -42,7 +42,7 @@ async def test_worker_warns_about_tasks_on_lanes_that_it_does_not_serve(
     async with opened(store) as engine:
         app.engines.adopt(engine)
         async with app.worker(lanes=["default"]):
-            [worker] = await engine.workers.list()
+            [worker] = (await engine.workers.list()).items
     assert worker.lanes == ("default",)
     [record] = [record for record in caplog.records if "does not serve" in record.message]
     assert (record.name, record.levelno) == ("flowfabric.worker", logging.WARNING)

@@ -54,7 +54,7 @@ async def test_sigterm_drains_without_using_an_attempt(store: TestStore) -> None
             await process.wait_for_line("ended")
             assert await process.exit_code() == 0
         await _assert_waiting_at_first_attempt(engine, id_)
-        assert await engine.workers.list() == []
+        assert (await engine.workers.list()).items == ()
 
 
 async def test_grace_period_ends_a_run_that_ignores_draining(store: TestStore) -> None:

@@ -145,12 +145,12 @@ async def test_worker_is_registered_while_it_runs(store: TestStore) -> None:
     async with opened(store) as engine:
 
         async def is_registered() -> bool:
-            return bool(await engine.workers.list())
+            return bool((await engine.workers.list()).items)
 
         worker = make_worker(store, engine, ScriptedRunner(echo), name="till", concurrency=5, capabilities=["gpu"])
         async with worker:
             await until(is_registered)
-            [worker_info] = await engine.workers.list()
+            [worker_info] = (await engine.workers.list()).items
             assert (worker_info.id, worker_info.slots, worker_info.capabilities, worker_info.kinds) == (
                 worker.id,
                 5,
@@ -158,7 +158,7 @@ async def test_worker_is_registered_while_it_runs(store: TestStore) -> None:
                 ("job",),
             )
             assert worker_info.id.name == "till"
-        assert await engine.workers.list() == []
+        assert (await engine.workers.list()).items == ()
 
 
 async def test_worker_claims_again_when_the_store_recovers(store: TestStore, caplog: pytest.LogCaptureFixture) -> None:

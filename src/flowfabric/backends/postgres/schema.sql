@@ -25,6 +25,9 @@ CREATE TABLE ff.lane (
     name TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('active', 'paused', 'draining')),
     changed_at TIMESTAMPTZ NOT NULL,
+    -- Who changed the state, and why. Null if an earlier release changed it.
+    principal TEXT,
+    reason TEXT,
     PRIMARY KEY (namespace, name)
 );
 
@@ -110,6 +113,8 @@ CREATE TABLE ff.execution (
     cancel_request TEXT,
     -- The largest transaction id among the events of this execution. See event.transaction_id.
     event_xid XID8 NOT NULL DEFAULT '0',
+    -- Who submitted the execution. Null if the submission did not say.
+    creator TEXT,
 
     -- PostgreSQL parses the CHECK expressions of a table for every statement that writes to it, so there are few and
     -- they are short.

@@ -25,6 +25,9 @@ CREATE TABLE ff.lane (
     name TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('active', 'paused', 'draining')),
     changed_at INTEGER NOT NULL,
+    -- Who changed the state, and why. Null if an earlier release changed it.
+    principal TEXT,
+    reason TEXT,
     PRIMARY KEY (namespace, name)
 ) STRICT;
 
@@ -110,6 +113,8 @@ CREATE TABLE ff.execution (
     has_children INTEGER NOT NULL DEFAULT FALSE,
     cancel_due_at INTEGER,
     cancel_request TEXT,
+    -- Who submitted the execution. Null if the submission did not say.
+    creator TEXT,
 
     CHECK ((state = 'active') = (ownership IS NOT NULL)),
     CHECK ((ownership IS 'leased') = (lease_id IS NOT NULL)),

@@ -16,12 +16,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from flowfabric.cli import exit_codes
+from flowfabric.cli.commands.lanes import read_lanes, read_workers
 from flowfabric.cli.output import format_count, format_json, format_time, print_lines, stdout_screen
 from flowfabric.cli.targets import open_for_reading
 from flowfabric.cli.terminal import Screen, wrap_text
 from flowfabric.core.errors import FlowFabricError, Unavailable
 from flowfabric.core.workers import find_missing_worker
-from flowfabric.engine import Backlog, Engine, EventsStatus, HeldWork, KeyView, LaneState, StoreInfo, WorkerInfo
+from flowfabric.engine import (
+    Backlog,
+    Engine,
+    EventsStatus,
+    HeldWork,
+    KeyView,
+    LaneInfo,
+    LaneState,
+    StoreInfo,
+    WorkerInfo,
+)
 from flowfabric.engine.keys import FILE_VARIABLE
 from flowfabric.runtime.journal import first_difference
 from flowfabric.store.file_permissions import can_others_read
@@ -92,7 +103,7 @@ class DoctorContext:
     status: EventsStatus
     now: datetime
     workers: Sequence[WorkerInfo]
-    lanes: Mapping[str, LaneState]
+    lanes: Mapping[str, LaneInfo]
     backlog: Sequence[Backlog]
     held: Sequence[HeldWork] = ()
     damage: Sequence[str] | None = None
@@ -109,8 +120,8 @@ async def gather_context(engine: Engine, *, deep: bool = False) -> DoctorContext
         keys=await _list_keys(engine),
         status=await _wait_for_listener(engine),
         now=info.now,
-        workers=await engine.workers.list(),
-        lanes=await engine.lanes.list(),
+        workers=await read_workers(engine),
+        lanes={lane.lane: lane for lane in await read_lanes(engine)},
         backlog=await engine.backlog(),
         held=await engine.held_work(),
         damage=await engine.find_damage() if deep else None,
@@ -349,9 +360,10 @@ def check_lanes(context: DoctorContext) -> Iterator[DoctorFinding]:
 
 def _check_backlog(context: DoctorContext, backlog: Backlog) -> Iterator[DoctorFinding]:
     what = f"{format_count(backlog.waiting.value, 'execution')} of {backlog.kind} on lane {backlog.lane}"
-    if context.lanes.get(backlog.lane) is LaneState.PAUSED:
+    lane = context.lanes.get(backlog.lane)
+    if lane is not None and lane.state is LaneState.PAUSED:
         advice = f"flowfabric lanes resume {backlog.lane}"
-        yield DoctorFinding("lanes", "warning", f"{what}: the lane is paused", advice)
+        yield DoctorFinding("lanes", "warning", f"{what}: the lane is {lane}", advice)
         return
     missing = find_missing_worker(backlog.lane, backlog.kind, backlog.requires, context.workers)
     if missing is not None:

@@ -16,6 +16,7 @@ from flowfabric.cli.output import (
     format_time,
     print_hint,
     print_lines,
+    print_next,
     stdout_screen,
     to_json,
 )
@@ -63,8 +64,7 @@ async def show_flows(arguments: argparse.Namespace) -> None:
         print_lines(flows_table(page.items, now, stdout_screen()))
     else:
         print_hint("No flows match.")
-    if page.next_cursor is not None:
-        print_hint(f"More: --cursor {page.next_cursor}")
+    print_next(page.next_cursor)
 
 
 def flows_table(flows: Sequence[FlowSummary], now: datetime, screen: Screen) -> list[str]:

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from flowfabric.cli.commands.lanes import lane_views, lanes_table
+from flowfabric.cli.commands.lanes import lane_views, lanes_table, read_lanes, read_workers
 from flowfabric.cli.commands.signals import waitpoints_table
-from flowfabric.cli.inputs import parse_tags, parse_time
+from flowfabric.cli.inputs import page_args, parse_tags, parse_time
 from flowfabric.cli.output import (
     format_age,
     format_count,
@@ -16,6 +16,7 @@ from flowfabric.cli.output import (
     format_time,
     print_hint,
     print_lines,
+    print_next,
     print_result,
     stdout_screen,
     to_json,
@@ -109,6 +110,7 @@ def _facts(execution: Description, outcome: Outcome | None, now: datetime, scree
         ("flow", execution.flow_id),
         ("member", execution.member_name),
         ("parent", execution.parent_id),
+        ("creator", execution.creator),
         ("created", _when(execution.created_at, now)),
         ("started", _when(execution.started_at, now)),
         ("changed", _when(execution.changed_at, now)),
@@ -168,6 +170,11 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+_LEASE_COLUMNS = (
+    Column("ID"), Column("KIND", 8), Column("INSTANCE", 8), Column("EXPIRED", align_right=True)
+)  # fmt: skip
+
+
 async def list_executions(arguments: argparse.Namespace) -> None:
     """Print one page of executions, or all pages with --all."""
     if arguments.all and arguments.limit is not None:
@@ -194,8 +201,7 @@ async def list_executions(arguments: argparse.Namespace) -> None:
             cursor = page.next_cursor
             if cursor is None or not arguments.all:
                 break
-    if cursor is not None:
-        print_hint(f"More: --cursor {cursor}")
+    print_next(cursor)
 
 
 def _print_page(arguments: argparse.Namespace, page: Page, now: datetime) -> None:
@@ -239,8 +245,8 @@ _BAR_CELLS = 20
 async def show_stats(arguments: argparse.Namespace) -> None:
     """Print counts of executions, lanes and workers."""
     async with open_for_reading(arguments) as engine:
-        counts, lanes = await engine.executions.count(), await engine.lanes.list()
-        backlog, workers = await engine.backlog(), await engine.workers.list()
+        counts, lanes = await engine.executions.count(), await read_lanes(engine)
+        backlog, workers = await engine.backlog(), await read_workers(engine)
         status = await engine.events.status()
     busy, slots = sum(worker.busy for worker in workers), sum(worker.slots for worker in workers)
     if arguments.json:
@@ -269,6 +275,30 @@ def counts_table(counts: Mapping[State, ApproximateCount], screen: Screen) -> li
     return format_table(
         (Column("STATE"), Column("EXECUTIONS", align_right=True), Column("", 4, is_optional=True)), rows, screen
     )
+
+
+async def list_expired_leases(arguments: argparse.Namespace) -> None:
+    """Print one page of executions whose lease is past its time."""
+    async with open_for_reading(arguments) as engine:
+        page = await engine.leases.expired(**page_args(arguments))
+        now = engine.now()
+    if arguments.json:
+        print_lines(format_json(execution) for execution in page.items)
+    elif page.items:
+        print_lines(leases_table(page.items, now, stdout_screen()))
+    else:
+        print_hint("No lease is past its time.")
+    print_next(page.next_cursor)
+
+
+def leases_table(executions: Sequence[Summary], now: datetime, screen: Screen) -> list[str]:
+    """Return the leases of executions as a table."""
+    rows = [
+        (execution.id, execution.kind, lease.worker.instance, format_age(lease.expires_at, now))
+        for execution in executions
+        if (lease := execution.lease) is not None
+    ]
+    return format_table(_LEASE_COLUMNS, rows, screen)
 
 
 async def explain(arguments: argparse.Namespace) -> None:

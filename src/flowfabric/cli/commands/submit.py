@@ -59,6 +59,7 @@ def _make_submission(arguments: argparse.Namespace, app: App | None) -> Submissi
     options: dict[str, Any] = {
         "lane": arguments.lane, "priority": arguments.priority, "key": arguments.key, "id": arguments.id,
         "delay": arguments.delay, "requires": tuple(arguments.requires) or None,
+        "creator": arguments.creator,
         "signals": dict.fromkeys((*base.signals, *arguments.signal)) | _declared(base) or None,
         "tags": {**base.tags, **parse_tags(arguments.tag)},
     }  # fmt: skip

@@ -11,13 +11,14 @@ from datetime import datetime
 from flowfabric.app.app import App
 from flowfabric.app.store_address import redact_password
 from flowfabric.app.workers import lanes_of, new_worker, stderr_handler
-from flowfabric.cli.inputs import audit_args, confirm, require_confirmation
+from flowfabric.cli.inputs import audit_args, confirm, page_args, require_confirmation
 from flowfabric.cli.output import (
     format_age,
     format_count,
     format_json,
     print_hint,
     print_lines,
+    print_next,
     print_result,
     stdout_screen,
 )
@@ -38,13 +39,15 @@ _COLUMNS = (
 async def list_workers(arguments: argparse.Namespace) -> None:
     """Print the live workers."""
     async with open_for_reading(arguments) as engine:
-        workers, now = await engine.workers.list(lane=getattr(arguments, "lane", None)), engine.now()
+        page = await engine.workers.list(lane=getattr(arguments, "lane", None), **page_args(arguments))
+        now = engine.now()
     if arguments.json:
-        print_lines(format_json(worker) for worker in workers)
-    elif workers:
-        print_lines(workers_table(workers, now, stdout_screen()))
+        print_lines(format_json(worker) for worker in page.items)
+    elif page.items:
+        print_lines(workers_table(page.items, now, stdout_screen()))
     else:
         print_hint("No live worker is registered. Start one with: flowfabric worker MODULE:APP")
+    print_next(page.next_cursor)
 
 
 async def remove(arguments: argparse.Namespace) -> None:

@@ -50,8 +50,8 @@ function _shtab_flowfabric_using
   test "$_shtab_flowfabric_cmdpath" = "$argv"
 end
 
-set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' stats doctor migrate backup restore check bench completion
-set -g _shtab_flowfabric_opts_with_value --app --batch --capability --code-version --concurrency --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
+set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' leases stats doctor migrate backup restore check bench completion
+set -g _shtab_flowfabric_opts_with_value --app --batch --capability --code-version --concurrency --creator --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
 
 complete -c flowfabric -e
 complete -c flowfabric -f
@@ -79,6 +79,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using submit' -l retries -x -d 'the
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l requires -x -d 'run only on workers that offer this; repeatable'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l signal -x -d 'accept signals of this name; repeatable'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l tag -x -d 'add a tag; repeatable'
+complete -c flowfabric -n '_shtab_flowfabric_using submit' -l creator -x -d 'who submits, as shown by show and list --json'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l wait -d 'wait until it ends and print its result'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l timeout -x -d 'wait at most this long'
 complete -c flowfabric -n '_shtab_flowfabric_using submit' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
@@ -294,6 +295,8 @@ complete -c flowfabric -n '_shtab_flowfabric_using lanes' -l not-durable -d 'acc
 complete -c flowfabric -n '_shtab_flowfabric_using lanes' -l json -d 'print one JSON document per line'
 complete -c flowfabric -n '_shtab_flowfabric_using lanes; and test $_shtab_flowfabric_npos -eq 0' -a list -d 'list lanes with their backlog'
 complete -c flowfabric -n '_shtab_flowfabric_using lanes list' -s h -l help -d 'show this help message and exit'
+complete -c flowfabric -n '_shtab_flowfabric_using lanes list' -l limit -x -d 'show at most N (50)'
+complete -c flowfabric -n '_shtab_flowfabric_using lanes list' -l cursor -x -d 'continue after the previous page, with the same filters'
 complete -c flowfabric -n '_shtab_flowfabric_using lanes list' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
 complete -c flowfabric -n '_shtab_flowfabric_using lanes list' -l namespace -x -d 'the namespace to use (default)'
 complete -c flowfabric -n '_shtab_flowfabric_using lanes list' -l schema -x -d 'the schema on PostgreSQL (flowfabric)'
@@ -403,6 +406,8 @@ complete -c flowfabric -n '_shtab_flowfabric_using workers' -l json -d 'print on
 complete -c flowfabric -n '_shtab_flowfabric_using workers; and test $_shtab_flowfabric_npos -eq 0' -a list -d 'list live workers'
 complete -c flowfabric -n '_shtab_flowfabric_using workers list' -s h -l help -d 'show this help message and exit'
 complete -c flowfabric -n '_shtab_flowfabric_using workers list' -l lane -x -d 'only on this lane'
+complete -c flowfabric -n '_shtab_flowfabric_using workers list' -l limit -x -d 'show at most N (50)'
+complete -c flowfabric -n '_shtab_flowfabric_using workers list' -l cursor -x -d 'continue after the previous page, with the same filters'
 complete -c flowfabric -n '_shtab_flowfabric_using workers list' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
 complete -c flowfabric -n '_shtab_flowfabric_using workers list' -l namespace -x -d 'the namespace to use (default)'
 complete -c flowfabric -n '_shtab_flowfabric_using workers list' -l schema -x -d 'the schema on PostgreSQL (flowfabric)'
@@ -420,6 +425,16 @@ complete -c flowfabric -n '_shtab_flowfabric_using workers remove' -l schema -x 
 complete -c flowfabric -n '_shtab_flowfabric_using workers remove' -l pooler -d 'connect through a pooler in transaction mode'
 complete -c flowfabric -n '_shtab_flowfabric_using workers remove' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
 complete -c flowfabric -n '_shtab_flowfabric_using workers remove' -l json -d 'print one JSON document per line'
+complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a leases -d 'list leases that are past their time'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -s h -l help -d 'show this help message and exit'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -l limit -x -d 'show at most N (50)'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -l cursor -x -d 'continue after the previous page, with the same filters'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -l namespace -x -d 'the namespace to use (default)'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -l schema -x -d 'the schema on PostgreSQL (flowfabric)'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -l pooler -d 'connect through a pooler in transaction mode'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
+complete -c flowfabric -n '_shtab_flowfabric_using leases' -l json -d 'print one JSON document per line'
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a stats -d 'count executions, waiting work and workers'
 complete -c flowfabric -n '_shtab_flowfabric_using stats' -s h -l help -d 'show this help message and exit'
 complete -c flowfabric -n '_shtab_flowfabric_using stats' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'

@@ -24,6 +24,7 @@ _shtab_flowfabric_commands() {
     hold:'hold a waiting execution until it is unheld'
     keys:'list and rotate the keys that sign tokens'
     lanes:'list, pause, resume and drain lanes'
+    leases:'list leases that are past their time'
     list:'list executions, newest first'
     migrate:'create a store, or update its schema'
     priority:'change the priority of a waiting execution'
@@ -373,6 +374,8 @@ _shtab_flowfabric_lanes_drain_defaults_added=0
 
 _shtab_flowfabric_lanes_list_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--limit[show at most N (50)]:N:"
+  "--cursor[continue after the previous page, with the same filters]:cursor:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"
   "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
@@ -415,6 +418,21 @@ _shtab_flowfabric_lanes_resume_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_flowfabric_lanes_resume_defaults_added=0
+
+_shtab_flowfabric_leases_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--limit[show at most N (50)]:N:"
+  "--cursor[continue after the previous page, with the same filters]:cursor:"
+  "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
+  "--namespace[the namespace to use (default)]:NAME:"
+  "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
+  "--pooler[connect through a pooler in transaction mode]"
+  "--not-durable[accept a store that may lose acknowledged work in a power cut]"
+  "--json[print one JSON document per line]"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_flowfabric_leases_defaults_added=0
 
 _shtab_flowfabric_list_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -620,6 +638,7 @@ _shtab_flowfabric_submit_options=(
   "*--requires[run only on workers that offer this\; repeatable]:CAPABILITY:"
   "*--signal[accept signals of this name\; repeatable]:NAME:"
   "*--tag[add a tag\; repeatable]:KEY=VALUE:"
+  "--creator[who submits, as shown by show and list --json]:WHO:"
   "--wait[wait until it ends and print its result]"
   "--timeout[wait at most this long]:DURATION:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
@@ -706,6 +725,8 @@ _shtab_flowfabric_workers_defaults_added=0
 _shtab_flowfabric_workers_list_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--lane[only on this lane]:lane:"
+  "--limit[show at most N (50)]:N:"
+  "--cursor[continue after the previous page, with the same filters]:cursor:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"
   "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
@@ -767,6 +788,7 @@ _shtab_flowfabric() {
         hold) _arguments -C -s $_shtab_flowfabric_hold_options ;;
         keys) _shtab_flowfabric_keys ;;
         lanes) _shtab_flowfabric_lanes ;;
+        leases) _arguments -C -s $_shtab_flowfabric_leases_options ;;
         list) _arguments -C -s $_shtab_flowfabric_list_options ;;
         migrate) _arguments -C -s $_shtab_flowfabric_migrate_options ;;
         priority) _arguments -C -s $_shtab_flowfabric_priority_options ;;

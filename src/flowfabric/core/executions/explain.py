@@ -25,6 +25,7 @@ from flowfabric.core.executions.states import AttemptState, BlockingReason, Owne
 from flowfabric.core.executions.views import SuspendedView
 from flowfabric.core.flows.graph import JoinKind
 from flowfabric.core.flows.records import DEPENDENCIES, EdgeGroup, EdgeState, FlowRecord, GroupState, StoredEdge
+from flowfabric.core.lanes import LaneInfo, LaneState
 from flowfabric.core.waits.evaluate import join_names
 from flowfabric.core.waits.records import BLOCKING, OnTimeout
 from flowfabric.core.workers import WorkerInfo, unoffered_capabilities
@@ -86,7 +87,7 @@ class ExplainContext:
     not read.
     """
 
-    lane_is_paused: bool
+    lane: LaneInfo
     requires: tuple[str, ...]
     wait: SuspendedView | None
     now: datetime
@@ -117,9 +118,11 @@ def deciding_group(groups: Sequence[EdgeGroup]) -> EdgeGroup | None:
 
 
 def _explain_waiting(execution: Execution, context: ExplainContext) -> Statement:
-    if context.lane_is_paused:
-        sentence = f'Lane "{execution.lane}" is paused. Resume the lane to start it.'
-        return sentence, {"lane_state": "paused"}
+    lane = context.lane
+    if lane.state is LaneState.PAUSED:
+        sentence = f'Lane "{lane.lane}" is {lane}. Resume the lane to start it.'
+        by = {"paused_by": lane.principal, "pause_reason": lane.reason, "paused_at": lane.changed_at}
+        return sentence, {"lane_state": "paused"} | by
     facts: dict[str, Any] = {"since": execution.changed_at, "priority": execution.priority}
     if not context.has_route:
         facts["route"] = "missing"

@@ -113,9 +113,11 @@ def decide_reclaim(execution: Execution, grant: Grant, terms: LeaseTerms, now: d
 
 
 def require_interrupted(execution: Execution) -> None:
-    """Raise `not_a_resumed_execution` unless an interrupted attempt is waiting to continue."""
+    """Raise `not_a_resumed_execution` unless the execution is waiting for a worker to continue its attempt."""
     if execution.attempt_state is not AttemptState.INTERRUPTED:
         raise refusal(execution, "not_a_resumed_execution", "it has no interrupted attempt to continue")
+    if execution.state is not State.WAITING:
+        raise refusal(execution, "not_a_resumed_execution", "its attempt cannot continue yet")
 
 
 def _begin_lease(execution: Execution, terms: LeaseTerms, now: datetime) -> dict[str, Any]:

@@ -188,6 +188,7 @@ class Execution:
     parent_id: UUID | None
     has_children: bool
     cancel_request: CancelRequest | None
+    creator: str | None = None
 
     @property
     def flow(self) -> UUID | None:

@@ -108,7 +108,7 @@ class Submission:
 
     Set `id` or `key` so that the submit can be repeated after a lost reply. `signals` names the standing waitpoints,
     which accept signals during the whole life of the execution. A mapping also gives the schema of each signal's
-    payload, or None.
+    payload, or None. `creator` names the person or program that submits; it is kept with the execution.
     """
 
     kind: str
@@ -125,6 +125,7 @@ class Submission:
     delay: validation.Duration | None = None
     deadline: datetime | None = None
     signals: DeclaredSignals = ()
+    creator: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, Policy):
@@ -144,6 +145,8 @@ class Submission:
             validation.name(self.key, "key")
         if self.signals != ():
             put(self, signals=parse_declared(self.signals))
+        if self.creator is not None:
+            validation.name(self.creator, "creator")
         self._check_times()
 
     def _check_times(self) -> None:
@@ -161,7 +164,7 @@ class Submission:
         return copy_unchecked(self, payload=payload, encoding=encoding)
 
     def fingerprint(self, namespace: str) -> bytes:
-        """Return a hash of everything except the id, the times and the priority, to compare repeated submits."""
+        """Return a hash of all but the id, the times, the priority and the creator, to compare repeated submits."""
         names = (namespace, self.kind, self.encoding, self.lane, *self.signals)
         labels = (*names, tuple(self.requires), self.policy)
         hashed: hashlib._Hash = _hash_of_labels(labels, tuple(self.tags.items())).copy()

@@ -122,6 +122,7 @@ class Summary:
     flow_id: UUID | None
     member_name: str | None
     parent_id: UUID | None
+    creator: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

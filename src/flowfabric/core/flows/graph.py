@@ -178,6 +178,7 @@ class Graph:
         delay: validation.Duration | None = None,
         deadline: datetime | None = None,
         signals: DeclaredSignals = (),
+        creator: str | None = None,
     ) -> Member:
         """Add a member, which may start when its edges satisfy its join."""
         member = make_member(
@@ -197,6 +198,7 @@ class Graph:
             delay=delay,
             deadline=deadline,
             signals=signals,
+            creator=creator,
         )
         if member.name in self.members:
             message = f"the graph already has a member {member.name!r}; use another name"

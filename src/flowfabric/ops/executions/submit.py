@@ -22,10 +22,11 @@ from flowfabric.core.executions.records import Route
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.fast_dataclass import record
+from flowfabric.core.lanes import LaneState
 from flowfabric.core.policy import span
 from flowfabric.core.waits.records import make_standing_waitpoints
 from flowfabric.ops.operation import BatchOperation
-from flowfabric.store.records import LaneState, NewExecution
+from flowfabric.store.records import NewExecution
 from flowfabric.store.rows import insert_parameters, matched_ids
 from flowfabric.store.transaction import Transaction
 
@@ -223,7 +224,7 @@ async def _explain_not_stored(
 ) -> Conflict | Refused:
     """Return why the insert left out a submission: its lane is draining, or another execution has its id."""
     lane = request.submission.lane
-    if fingerprint is None and await tx.lanes.state(namespace, lane) is LaneState.DRAINING:
+    if fingerprint is None and (await tx.lanes.get(namespace, lane)).state is LaneState.DRAINING:
         message = f"lane {lane!r} is draining and takes no new work; use another lane or resume it"
         return Refused("lane_draining", message, lane=lane)
     return _mismatch(f"id {request.id}", request.id)

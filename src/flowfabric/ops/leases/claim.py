@@ -19,12 +19,13 @@ from flowfabric.core.executions.outcomes import Lease, lease_of
 from flowfabric.core.executions.requests import Claim, LeaseTerms
 from flowfabric.core.executions.transitions import CLAIM, check, refusal
 from flowfabric.core.fast_dataclass import record
+from flowfabric.core.lanes import LaneState
 from flowfabric.core.workers import require_capabilities
 from flowfabric.ops.apply import write_one
 from flowfabric.ops.events.eras import current_era
 from flowfabric.ops.locks import lock
 from flowfabric.ops.operation import operation
-from flowfabric.store.records import Claimed, LaneState
+from flowfabric.store.records import Claimed
 from flowfabric.store.transaction import Transaction
 
 
@@ -62,8 +63,9 @@ async def claim_execution(tx: Transaction, namespace: str, request: ClaimById) -
     if request.only_resumed:
         require_interrupted(execution)
     check(execution, CLAIM)
-    if await tx.lanes.state(execution.namespace, execution.lane) is LaneState.PAUSED:
-        raise refusal(execution, "lane_paused", f"lane {execution.lane!r} is paused")
+    lane = await tx.lanes.get(execution.namespace, execution.lane)
+    if lane.state is LaneState.PAUSED:
+        raise refusal(execution, "lane_paused", f"lane {execution.lane!r} is {lane}; resume the lane first")
     require_capabilities(await tx.routes.requires(execution) or (), request.capabilities)
     lease = await write_one(tx, decide_claim(execution, request.terms, now))
     return replace(lease, era=await current_era(tx))

@@ -35,7 +35,7 @@ async def postpone(tx: Transaction, namespace: str, request: Postponement) -> De
     execution = await record_steps(tx, execution, request.steps, now)
     versions = set[str]()
     if request.reason == DIVERGED:
-        workers = await tx.workers.on_lane(namespace, execution.lane, now, _MAX_WORKERS)
+        workers = await tx.workers.page(namespace, execution.lane, now, _MAX_WORKERS)
         requires = await tx.routes.requires(execution) or ()
         versions = {worker.version for worker in workers if can_run(worker, execution, requires)}
     return await write_one(tx, decide_postpone(execution, request, setbacks, versions, now))

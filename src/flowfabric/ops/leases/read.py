@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError
 from flowfabric.core.executions.records import RecordedStep
 from flowfabric.core.executions.requests import execution_not_found
-from flowfabric.core.executions.views import LeaseSnapshot, StateSnapshot
+from flowfabric.core.executions.views import LeaseSnapshot, StateSnapshot, Summary, summarize
 from flowfabric.core.flows.outcomes import Input
 from flowfabric.core.waits.snapshot import MAX_SIGNALS, JournalRequest, WaitSnapshot, WaitSnapshotRequest
 from flowfabric.ops.operation import BatchOperation, operation
@@ -106,6 +107,21 @@ class ReadInputs(_ReadById[dict[str, Input]]):
 async def peek_leases(tx: Transaction, namespace: str, ids: Sequence[UUID]) -> dict[UUID, LeaseSnapshot]:
     """Read the live leases and the requested cancels of executions. Leave out executions that do not exist."""
     return await tx.snapshots.peek_leases(namespace, ids)
+
+
+@dataclass(frozen=True, slots=True)
+class IdPage:
+    """A page of executions: at most `limit` with an id below `before`."""
+
+    before: UUID
+    limit: int
+
+
+@operation(read_only=True)
+async def list_expired(tx: Transaction, namespace: str, page: IdPage) -> list[Summary]:
+    """Return executions whose lease is past its time but not ended yet, newest first."""
+    executions = await tx.executions.list_expired(namespace, page.before, await tx.now(), page.limit)
+    return [summarize(execution) for execution in executions]
 
 
 READ_WAITS = ReadWaits()

@@ -14,7 +14,6 @@ from flowfabric.ops.leases.postpone import read_setbacks
 from flowfabric.ops.locks import read_execution
 from flowfabric.ops.operation import operation
 from flowfabric.ops.waits.read import read_hold_report, read_wait_views
-from flowfabric.store.records import LaneState
 from flowfabric.store.transaction import Transaction
 
 _MAX_WORKERS = 1000
@@ -30,7 +29,7 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
     may_have_setbacks = execution.state in (State.WAITING, State.DELAYED) and execution.started_at is not None
     requires = await tx.routes.requires(execution)
     context = ExplainContext(
-        lane_is_paused=await tx.lanes.state(namespace, execution.lane) is LaneState.PAUSED,
+        lane=await tx.lanes.get(namespace, execution.lane),
         requires=requires or (),
         has_route=requires is not None,
         wait=wait,
@@ -39,7 +38,7 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
         hold_report=await read_hold_report(tx, execution),
         setbacks=await read_setbacks(tx, execution) if may_have_setbacks else NO_SETBACKS,
         skipped_signals=await tx.waits.skipped_signals(id_) if wait is not None and execution.signal_seq else 0,
-        workers=await tx.workers.on_lane(namespace, execution.lane, now, _MAX_WORKERS) if needs_workers else (),
+        workers=await tx.workers.page(namespace, execution.lane, now, _MAX_WORKERS) if needs_workers else (),
     )
     return explain_execution(execution, context)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from flowfabric.core.executions.records import Event
 from flowfabric.core.executions.requests import AuditInfo
+from flowfabric.core.lanes import LaneInfo, LaneState
 from flowfabric.ops.operation import operation
-from flowfabric.store.records import LaneState
 from flowfabric.store.transaction import Transaction
 
 _EVENTS = {LaneState.ACTIVE: "lane_resumed", LaneState.PAUSED: "lane_paused", LaneState.DRAINING: "lane_draining"}
@@ -26,7 +26,7 @@ class LaneChange:
 async def set_lane(tx: Transaction, namespace: str, change: LaneChange) -> LaneState:
     """Set the state of a lane, with an event if it changed, and return the state."""
     now = await tx.now()
-    if await tx.lanes.put(namespace, change.lane, change.state, now):
+    if await tx.lanes.put(namespace, change.lane, change.state, now, change.audit):
         event = Event(
             namespace=namespace,
             family="operator",
@@ -40,7 +40,15 @@ async def set_lane(tx: Transaction, namespace: str, change: LaneChange) -> LaneS
     return change.state
 
 
+@dataclass(frozen=True, slots=True)
+class NamedPage:
+    """A page of named rows: at most `limit` whose name sorts after `after`."""
+
+    after: str
+    limit: int
+
+
 @operation(read_only=True)
-async def list_lanes(tx: Transaction, namespace: str, _: None) -> dict[str, LaneState]:
-    """Return every lane that was used or set, with its state."""
-    return await tx.lanes.all(namespace)
+async def list_lanes(tx: Transaction, namespace: str, page: NamedPage) -> list[LaneInfo]:
+    """Return a page of the lanes that were used or changed, sorted by name."""
+    return await tx.lanes.page(namespace, page.after, page.limit)

@@ -47,15 +47,6 @@ DELETE FROM ff.worker
 WHERE namespace = :namespace
     AND instance = :instance
 
--- name: list_workers
-SELECT
-{worker}
-FROM ff.worker AS w
-WHERE w.namespace = :namespace
-    AND w.instance > :after
-ORDER BY w.instance
-LIMIT :limit
-
 -- name: lapsed_workers
 SELECT w.namespace, w.instance
 FROM ff.worker AS w

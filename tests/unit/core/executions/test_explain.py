@@ -23,6 +23,7 @@ from flowfabric.core.flows.records import (
     GroupState,
     StoredEdge,
 )
+from flowfabric.core.lanes import LaneInfo, LaneState
 from flowfabric.core.waits.conditions import Single
 from flowfabric.core.waits.evaluate import ApprovalProgress
 from flowfabric.core.waits.records import OnTimeout, SuspensionReason
@@ -41,7 +42,8 @@ from tests.unit.builders import (
 
 FLOW = UUID(int=7)
 COMMON = {"lane": "default", "kind": "job", "attempt": 0}
-NOWHERE = ExplainContext(lane_is_paused=False, requires=(), wait=None, now=T0)
+PAUSED_LANE = LaneInfo(lane="mail", state=LaneState.PAUSED, changed_at=T0, principal="ann", reason="")
+NOWHERE = ExplainContext(lane=LaneInfo(lane="default"), requires=(), wait=None, now=T0)
 WAIT = SuspendedView(
     id=UUID(int=3), execution_id=ID, reason=SuspensionReason.WAITING_FOR_SIGNAL, condition=Single("go"),
     missing=('a signal on waitpoint "go"',), opened_at=T0 - MINUTE, timeout_at=None, on_timeout=OnTimeout.FAIL,
@@ -279,8 +281,9 @@ MORE: dict[str, Case] = {
         WAITED | {"until": T0}, replace(NOWHERE, wait=replace(WAIT, timeout_at=T0)),
     ),
     "a paused lane": Case(
-        make_new(lane="mail"), 'Lane "mail" is paused. Resume the lane to start it.',
-        {"lane": "mail", "lane_state": "paused"}, replace(NOWHERE, lane_is_paused=True),
+        make_new(lane="mail"), 'Lane "mail" is paused by ann. Resume the lane to start it.',
+        {"lane": "mail", "lane_state": "paused", "paused_by": "ann", "pause_reason": "", "paused_at": T0},
+        replace(NOWHERE, lane=PAUSED_LANE),
     ),
     "held by its worker": Case(
         make_held(hold_reason="diverged"),

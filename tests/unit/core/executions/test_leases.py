@@ -302,7 +302,7 @@ def test_used_or_expired_grant_is_rejected(grant: Grant, code: str) -> None:
 
 @pytest.mark.parametrize("attempt_state", AttemptState)
 def test_resumed_claim_requires_an_interrupted_attempt(attempt_state: AttemptState) -> None:
-    execution = make_started(attempt_state=attempt_state)
+    execution = make_started(state=State.WAITING, attempt_state=attempt_state)
     if attempt_state is AttemptState.INTERRUPTED:
         require_interrupted(execution)
         return

@@ -58,6 +58,7 @@ def test_submission_has_the_documented_defaults() -> None:
         "delay": None,
         "deadline": None,
         "signals": (),
+        "creator": None,
     }
 
 

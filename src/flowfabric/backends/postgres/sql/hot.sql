@@ -17,7 +17,7 @@ INSERT INTO ff.execution (
     state, blocking_reason, attempt_state, epoch, version, generation, plain,
     created_at, changed_at, ready_at, deadline_at,
     attempt_index, attempt_origin, retry_count, reclaim_count, replay_count, step_seq,
-    flow_id, member_name, parent_id
+    flow_id, member_name, parent_id, creator
 )
 SELECT
     item.id, :namespace, item.lane, item.kind, route.id, item.priority, item.payload, item.encoding,
@@ -27,17 +27,18 @@ SELECT
     clock.now, clock.now, item.ready_at,
     COALESCE(item.deadline_at, clock.now + item.deadline_us * INTERVAL '1 microsecond'),
     0, 'fresh', 0, 0, 0, 0,
-    item.flow_id, item.member_name, item.parent_id
+    item.flow_id, item.member_name, item.parent_id, item.creator
 FROM clock, unnest(
     :id::UUID[], :lane::TEXT[], :kind::TEXT[], :route::TEXT[], :priority::INTEGER[], :payload::BYTEA[],
     :encoding::TEXT[], :tags::TEXT[], :policy::TEXT[], :idempotency_key::TEXT[], :fingerprint::BYTEA[],
     :lease_ttl_policy_us::BIGINT[], :attempt_timeout_policy_us::BIGINT[], :retention_policy_us::BIGINT[],
     :state::TEXT[], :blocking_reason::TEXT[], :plain::BOOLEAN[], :ready_at::TIMESTAMPTZ[],
-    :deadline_at::TIMESTAMPTZ[], :deadline_us::BIGINT[], :flow_id::UUID[], :member_name::TEXT[], :parent_id::UUID[]
+    :deadline_at::TIMESTAMPTZ[], :deadline_us::BIGINT[], :flow_id::UUID[], :member_name::TEXT[], :parent_id::UUID[],
+    :creator::TEXT[]
 ) AS item (
     id, lane, kind, route, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, plain, ready_at,
-    deadline_at, deadline_us, flow_id, member_name, parent_id
+    deadline_at, deadline_us, flow_id, member_name, parent_id, creator
 )
 -- An item without a route is left out. The caller creates the route and repeats the item.
 CROSS JOIN LATERAL (

@@ -14,12 +14,13 @@ WHERE w.namespace = :namespace
     AND w.expires_at > clock.now
 RETURNING w.expires_at
 
--- name: workers_on_lane
+-- name: list_workers
 SELECT
 {worker}
 FROM ff.worker AS w
 WHERE w.namespace = :namespace
+    AND w.instance > :after
     AND w.expires_at > :now
-    AND :lane = ANY(w.lanes)
+    AND (:lane::TEXT IS NULL OR :lane = ANY(w.lanes))
 ORDER BY w.instance
 LIMIT :limit

@@ -3,5 +3,12 @@
 ALTER TABLE ff.submission_key ADD COLUMN drop_at INTEGER;
 CREATE INDEX ff_submission_key_drop ON ff.submission_key (drop_at) WHERE drop_at IS NOT NULL;
 
+-- Who changed the state of a lane, and why. Null if an earlier release changed it.
+ALTER TABLE ff.lane ADD COLUMN principal TEXT;
+ALTER TABLE ff.lane ADD COLUMN reason TEXT;
+
+-- Who submitted an execution. Null if the submission did not say.
+ALTER TABLE ff.execution ADD COLUMN creator TEXT;
+
 -- The held executions, by kind. A hold reason may be too long for an index entry, so it is not in the index.
 CREATE INDEX ff_execution_held ON ff.execution (namespace, kind, id) WHERE hold_reason IS NOT NULL;

@@ -10,7 +10,7 @@ NULL
 WITH item (
     id, namespace, lane, kind, route, priority, payload, encoding, tags, policy, idempotency_key, fingerprint,
     lease_ttl_policy_us, attempt_timeout_policy_us, retention_policy_us, state, blocking_reason, plain, ready_at,
-    deadline_at, deadline_us, flow_id, member_name, parent_id, now
+    deadline_at, deadline_us, flow_id, member_name, parent_id, creator, now
 ) AS (
     VALUES :items
 )
@@ -20,7 +20,7 @@ INSERT INTO ff.execution (
     state, blocking_reason, attempt_state, epoch, version, generation, plain,
     created_at, changed_at, ready_at, deadline_at,
     attempt_index, attempt_origin, retry_count, reclaim_count, replay_count, step_seq,
-    flow_id, member_name, parent_id
+    flow_id, member_name, parent_id, creator
 )
 SELECT
     item.id, item.namespace, item.lane, item.kind, r.id, item.priority, item.payload, item.encoding, item.tags,
@@ -29,7 +29,7 @@ SELECT
     item.state, item.blocking_reason, 'pending_first_attempt', 0, 0, 0, item.plain,
     item.now, item.now, item.ready_at, COALESCE(item.deadline_at, item.now + item.deadline_us),
     0, 'fresh', 0, 0, 0, 0,
-    item.flow_id, item.member_name, item.parent_id
+    item.flow_id, item.member_name, item.parent_id, item.creator
 FROM item
 -- An item without a route is left out. The caller creates the route and repeats the item.
 CROSS JOIN ff.route AS r ON r.digest = item.route

@@ -11,16 +11,17 @@ WHERE namespace = :namespace
     AND expires_at > :now
 RETURNING expires_at
 
--- name: workers_on_lane
+-- name: list_workers
 SELECT
 {worker}
 FROM ff.worker AS w
 WHERE w.namespace = :namespace
+    AND w.instance > :after
     AND w.expires_at > :now
-    AND EXISTS (
+    AND (:lane IS NULL OR EXISTS (
         SELECT 1
         FROM json_each(w.lanes) AS served
         WHERE served.value = :lane
-    )
+    ))
 ORDER BY w.instance
 LIMIT :limit
