@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import threading
@@ -123,4 +124,5 @@ def _end_with_the_demo() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
+    logging.basicConfig()  # Only warnings, so that the log does not mix with the tour.
     app.run(lease=LEASE)
