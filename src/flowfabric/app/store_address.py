@@ -24,9 +24,9 @@ def working_directory() -> str:
 
 
 def redact_password(store: str) -> str:
-    """Return the address of the store without user and password."""
+    """Return the address of the store without user, password and parameters."""
     scheme, separator, rest = store.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else store
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}" if separator else store
 
 
 def resolve_store(address: str | None, folder: str) -> str:

@@ -160,11 +160,9 @@ async def _check_workers(app: App, engine: Engine, submission: Submission) -> No
     if is_later or (kind, lane) in warned or len(warned) >= _MAX_WARNED:
         return
     with suppress(FlowFabricError):
-        workers = await engine.workers.list(lane=lane, limit=validation.MAX_BATCH)
-        if workers.next_cursor is not None:
-            return  # With so many workers, one of them probably serves the task.
-        missing = find_missing_worker(lane, kind, tuple(submission.requires), workers.items)
-        if missing is not None and (kind, lane) not in warned:
+        page = await engine.workers.list(lane=lane, limit=validation.MAX_BATCH)
+        missing = find_missing_worker(lane, kind, tuple(submission.requires), page.items)
+        if missing is not None and page.next_cursor is None and (kind, lane) not in warned:
             warned.add((kind, lane))
             start = "start a worker of its app: flowfabric worker MODULE:APP"
             _log.warning("%s has been waiting for %g s: %s; %s", kind, _WARN_AFTER_S, missing.sentence, start)

@@ -125,4 +125,5 @@ def _end_with_the_demo() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR)  # The demo narrates, so a worker prints only errors.
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
+    logging.basicConfig()  # Only warnings, so that the log does not mix with the tour.
     app.run(lease=LEASE)

@@ -18,7 +18,8 @@ _MAX_WARNINGS = 10
 async def warn_of_stuck_work(engine: Engine, instance: str) -> None:
     """Warn about held executions, and about waiting executions that no live worker can claim.
 
-    `instance` is this worker. If it is not registered yet, the registered workers say nothing about waiting executions.
+    `instance` is this worker. If it is not registered yet, or not all workers fit on one page, only held executions are
+    reported.
     """
     try:
         warnings = [*await _describe_held(engine), *await _describe_unserved(engine, instance)]
@@ -42,10 +43,9 @@ async def _describe_held(engine: Engine) -> list[str]:
 
 async def _describe_unserved(engine: Engine, instance: str) -> list[str]:
     backlog, page = await engine.backlog(), await engine.workers.list(limit=MAX_BATCH)
-    workers = page.items
-    if page.next_cursor is not None or all(worker.id.instance != instance for worker in workers):
+    if page.next_cursor is not None or all(worker.id.instance != instance for worker in page.items):
         return []
-    found = ((each, find_missing_worker(each.lane, each.kind, each.requires, workers)) for each in backlog)
+    found = ((each, find_missing_worker(each.lane, each.kind, each.requires, page.items)) for each in backlog)
     return [
         f"{_count(work.waiting)} of {work.kind} waiting on lane {work.lane}: {missing.sentence}"
         for work, missing in found

@@ -145,6 +145,7 @@ def test_backlog_without_a_matching_worker_is_a_warning_with_advice() -> None:
         (make_context(backlog=[make_backlog("default", "gpu")]), "--capability gpu"),
         (make_context(backlog=[make_backlog()], lanes={"default": PAUSED_LANE}), "lanes resume default"),
         (make_context(backlog=[make_backlog()], workers=[]), "flowfabric worker"),
+        (make_context(backlog=[make_backlog()], workers=[replace(WORKER, kinds=("refund",))]), "has a task resize"),
     ):
         [finding] = check_lanes(context)
         assert finding.verdict == "warning" and advice in finding.advice
