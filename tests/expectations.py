@@ -44,6 +44,7 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
     "suspend": lambda engine, fence: engine.leases.suspend(fence, ["late"]),
     "suspend with steps": lambda engine, fence: engine.leases.suspend(fence, ["late"], key="k", steps=[Step("late")]),
     "create waitpoint": lambda engine, fence: engine.waitpoints.create(fence, "late"),
+    "declare signals": lambda engine, fence: engine.waitpoints.declare(fence, ["late"]),
     "create waitpoints": lambda engine, fence: engine.waitpoints.create_many(fence, ["late"], steps=[Step("late")]),
     "skip signal": lambda engine, fence: engine.signals.skip(fence, 1, "late"),
     "submit children": lambda engine, fence: engine.leases.submit_children(fence, [LATE_CHILD]),

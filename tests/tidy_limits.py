@@ -18,7 +18,7 @@ FRAGMENT_LINES = 30
 # only for types count too.
 CYCLE_MODULES = 13
 CYCLE_PACKAGES = frozenset({"runtime"})
-SMALL_CYCLE_MODULES = 7
+SMALL_CYCLE_MODULES = 8
 
 # Marker words per 10,000 words, in every package.
 MARKERS = 15.0
@@ -29,7 +29,7 @@ MARKER_SLACK = 3.0
 
 # The walk of a warm hello with one step; see tools/walk.py.
 WALK_FILES = 54
-WALK_CHANGES = 306
+WALK_CHANGES = 307
 
 # Packages whose modules may have a single importer, because each operation, command or durable call has its own file.
 OWN_FILE_PACKAGES = ("ops", "cli.commands", "runtime.calls")

@@ -87,6 +87,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "operator.unhold": lambda engine, at: engine.operator.unhold(at.id),
     "operator.replay": lambda engine, at: engine.operator.replay(at.id),
     "waitpoints.create": lambda engine, at: engine.waitpoints.create(at.fence, "go"),
+    "waitpoints.declare": lambda engine, at: engine.waitpoints.declare(at.fence, ["go"]),
     "waitpoints.create_many": lambda engine, at: engine.waitpoints.create_many(at.fence, ["go"]),
     "waitpoints.tokens": lambda engine, at: engine.waitpoints.tokens(at.fence, ["go"]),
     "waitpoints.close": lambda engine, at: engine.waitpoints.close(at.waitpoint),

@@ -89,6 +89,7 @@ async def call_what_needs_no_target(engine: Engine) -> None:
     await engine.executions.list()
     await engine.executions.count()
     await engine.backlog()
+    await engine.held_work()
     await engine.leases.claim(["default"], "w")
     await engine.leases.held("w")
     await engine.leases.peek([])

@@ -150,6 +150,7 @@ WAITS: dict[str, Operation] = {
     "create_waitpoints": Operation(
         handed_out, lambda e, slot: e.waitpoints.create_many(slot.fence, ["boss", "chief"], steps=STEPS)
     ),
+    "declare_signals": Operation(lease, lambda e, found: e.waitpoints.declare(found.fence, ["go", "stop"])),
     "continue_with": Operation(
         signalled_early, lambda e, slot: e.leases.continue_with(slot.fence, b"next", steps=STEPS)
     ),

@@ -35,7 +35,7 @@ lease_ttls = st.sampled_from([None, None, 3 * S])
 capability_sets = st.sampled_from([("gpu",), ("gpu",), ()])
 backoffs = st.sampled_from([
     Backoff(kind=BackoffKind.FIXED, initial=5 * S, jitter=False),
-    Backoff(kind=BackoffKind.FIXED, initial=9 * S, max_delay=3 * S, jitter=False),
+    Backoff(kind=BackoffKind.FIXED, initial=3 * S, max_delay=3 * S, jitter=False),
     Backoff(kind=BackoffKind.EXPONENTIAL, initial=2 * S, max_delay=6 * S, jitter=False),
 ])  # fmt: skip
 policies = st.builds(

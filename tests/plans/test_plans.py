@@ -35,6 +35,8 @@ INDEX_CONDITIONS = {
     "list_executions": ("execution_by_state", "namespace state id"),
     "count_in_state": ("execution_by_state", "namespace state"),
     "expired_leases": ("execution_lease_check", "lease_check_at"),
+    "next_held_kind": ("execution_held", "namespace kind"),
+    "held_of_kind": ("execution_held", "namespace kind"),
     "list_flows": ("flow_by_namespace", "namespace id"),
     "list_live_flows": ("flow_live", "namespace id"),
     "history_of": ("event_version", "execution_id version"),

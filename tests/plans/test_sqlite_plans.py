@@ -99,6 +99,7 @@ async def run_all_operations(store: SqliteTestStore) -> None:
         await engine.executions.list(state="active", lane=scenarios.LANE, kind="job", tags={"a.b": "c"})
         await engine.executions.count()
         await engine.leases.held(scenarios.WORKER)
+        await engine.held_work()
         await engine.lanes.list()
         await read_flows(engine)
         async with opened(store, clock, renewal_events=True) as with_events:
@@ -187,5 +188,8 @@ def test_page_and_history_start_at_their_cursor(plans: Plans) -> None:
     assert any(step.endswith("ff_execution_by_state (namespace=? AND state=? AND id>? AND id<?)") for step in page)
     [history] = find_reads(plans["history_of"], "event")
     assert history.endswith("ff_event_version (execution_id=? AND version>?)")
+    for name, bounds in (("next_held_kind", "namespace=? AND kind>?"), ("held_of_kind", "namespace=? AND kind=?")):
+        [held] = find_reads(plans[name], "execution")
+        assert held.replace("COVERING ", "") == f"SEARCH execution USING INDEX ff_execution_held ({bounds})"
     [live] = find_reads(plans["list_live_flows"], "flow")
     assert live == "SEARCH flow USING INDEX ff_flow_live (namespace=? AND id<?)"

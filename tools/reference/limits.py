@@ -104,11 +104,13 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
     counting: {
         "MAX_EXACT_COUNT": "executions in one state that `count()` counts exactly; it estimates larger numbers",
         "MAX_EXACT_BACKLOG": "waiting executions of equal lane, kind and capabilities that `backlog()` counts exactly",
+        "MAX_HELD_GROUPS": "groups of held executions that `held_work()` returns",
     },
 }
 # Public constants that are numbers or durations but do not limit users.
 _NOT_LIMITS = {
     "app.app": {"DEFAULT_CONCURRENCY"},
+    "app.workers": {"DEFAULT_CONCURRENCY"},
     "backends.postgres.pool": {"KEEP_STATEMENTS", "INITIAL_BACKOFF_S"},
     "engine.batcher": {"MAX_BATCH", "MAX_IN_FLIGHT", "SECOND_BATCH_MIN"},
     "cli.exit_codes": set(map(str, vars(exit_codes))),
@@ -146,7 +148,7 @@ _BACKOFF = {
     "kind": "how the delay grows",
     "initial": "the first delay",
     "multiplier": "the factor by which the delay grows with each retry",
-    "max_delay": "the longest delay",
+    "max_delay": "the longest delay; `initial`, if that is longer",
     "jitter": "whether the delay is a random value between 0 and its length",
 }
 

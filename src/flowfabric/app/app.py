@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast, overload
 from uuid import UUID
 from weakref import WeakSet
 
-from flowfabric.app import loader, submit
-from flowfabric.app.client_thread import running_loop
+from flowfabric.app import loader, submit, workers
 from flowfabric.app.flow import Flow
 from flowfabric.app.handle import Handle
 from flowfabric.app.store_address import resolve_store, working_directory
 from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name, validate_settings
+from flowfabric.app.workers import DEFAULT_CONCURRENCY, DEFAULT_LEASE
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.policy import Backoff
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from flowfabric.engine.opener import EngineOpener, StoreOptions
     from flowfabric.worker import Worker
 
-T = TypeVar("T")
-DEFAULT_LANES = ("default",)
-DEFAULT_LEASE = "30s"
-DEFAULT_CONCURRENCY = 16
 _BACKOFF = Backoff()
 _apps: WeakSet[App] = WeakSet()
 
@@ -78,7 +74,7 @@ class App:
     ) -> None:
         self.code_version = None if code_version is None else validation.name(code_version, "code_version")
         self._folder = working_directory()
-        self._store = None if store is None else make_absolute(validation.text(store, "store"), self._folder)
+        self._store = None if store is None else make_absolute(_validate_store(store), self._folder)
         self.namespace = validation.name(namespace, "namespace")
         self.url = None if url is None else signals.validate_base_url(url)
         self.imports = () if imports == () else validation.names(imports, "imports")
@@ -147,7 +143,7 @@ class App:
         self,
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
-        lanes: Collection[str] = DEFAULT_LANES,
+        lanes: Collection[str] | None = None,
         capabilities: Collection[str] = (),
         lease: Duration = DEFAULT_LEASE,
     ) -> None: ...
@@ -156,30 +152,34 @@ class App:
     def run(self, task: Task[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]
         """Run a worker in the foreground until SIGTERM or SIGINT.
 
+        The worker serves all lanes of the app's tasks, or only `lanes`. Its messages go to standard error, unless the
+        program configures logging.
+
         With a task, submit an execution of it, run a worker for all tasks of the app until that execution has ended,
         and return its result. If the program is interrupted, the execution stays stored. A later `app.run` with the
         same key continues that execution.
         """
         loader.refuse_while_importing()
         if task is None:
-            return _run_in_own_loop(_work_until_signalled(self, self.worker(**kwargs)))
+            return workers.run_until_signalled(self, kwargs)
         if task.app is not self:
             raise InvalidRequest("other_app", f"{task.name} is a task of another app", kind=task.name)
-        return _run_in_own_loop(_work_until_ended(self, task, args, kwargs))
+        return workers.run_until_ended(self, task, args, kwargs)
 
     def worker(
         self,
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
-        lanes: Collection[str] = DEFAULT_LANES,
+        lanes: Collection[str] | None = None,
         capabilities: Collection[str] = (),
         lease: Duration = DEFAULT_LEASE,
     ) -> AbstractAsyncContextManager[Worker]:
         """Run a worker on the current event loop inside the `async with` block.
 
-        If its process dies, other workers take over its work after at most two `lease` periods.
+        The worker serves all lanes of the app's tasks, or only `lanes`. If its process dies, other workers take over
+        its work after at most two `lease` periods.
         """
-        return _enter_worker(self, concurrency=concurrency, lanes=lanes, capabilities=capabilities, lease=lease)
+        return workers.enter_worker(self, concurrency=concurrency, lanes=lanes, capabilities=capabilities, lease=lease)
 
     def submit_many(self, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
         """Store many calls, each made by `task.call(…)`, in batches. Return their handles in the order of the calls."""
@@ -260,76 +260,12 @@ def current_app() -> App:
     raise InvalidRequest("app_unknown", message)
 
 
-# Workers of an app. They run until a signal, until one execution has ended, or inside a block on the caller's loop.
-
-
-def new_worker(
-    app: App,
-    engine: Engine,
-    *,
-    concurrency: int = DEFAULT_CONCURRENCY,
-    lanes: Collection[str] = DEFAULT_LANES,
-    capabilities: Collection[str] = (),
-    lease: Duration = DEFAULT_LEASE,
-) -> Worker:
-    """Return a worker for the tasks of an app. The caller must start the worker.
-
-    A thread with a second engine renews the leases. For a store in memory, which a second engine could not open, the
-    worker's own engine renews them.
-    """
-    from flowfabric.runtime.run import TaskRunner
-    from flowfabric.runtime.threads import ThreadPools
-    from flowfabric.worker import Worker
-
-    app.check()
-    threads = ThreadPools(concurrency)
-    in_memory = app.store.endswith(":memory:") or app.engines.is_adopted
-    return Worker(
-        engine,
-        TaskRunner(app, threads),
-        concurrency=concurrency,
-        lanes=tuple(lanes),
-        capabilities=capabilities,
-        lease_ttl=lease,
-        open_renewal_engine=None if in_memory else partial(app.engines.opener, app.store, pool_size=1, migrate=False),
-        threads=threads,
-    )
-
-
-@asynccontextmanager
-async def _enter_worker(app: App, **options: Any) -> AsyncIterator[Worker]:
-    async with new_worker(app, await app.engine(), **options) as worker:
-        yield worker
-
-
-async def _work_until_signalled(app: App, entering: AbstractAsyncContextManager[Worker]) -> None:
-    from flowfabric.worker import run_until_signal
-
-    await run_until_signal(entering, app.engines.close)
-
-
-async def _work_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
-    """Submit an execution, and run a worker for all lanes and capabilities of the app until the execution has ended."""
-    async with app:
-        app.check()
-        handle = await task.submit(*args, **kwargs)
-        submission = task.submission_of(b"")
-        settings = [registered.settings for registered in app.tasks.values()]
-        lanes = {*DEFAULT_LANES, submission.lane, *(each.lane for each in settings)}
-        capabilities = {*submission.requires, *(name for each in settings for name in each.requires)}
-        async with _enter_worker(app, lanes=sorted(lanes), capabilities=capabilities):
-            return await handle
-
-
-def _run_in_own_loop(work: Coroutine[Any, Any, T]) -> T:
-    from flowfabric.worker import event_loop_runner
-
-    if running_loop() is not None:
-        work.close()
-        message = "app.run starts its own event loop, but one is running here; use `async with app.worker():`"
-        raise InvalidRequest("loop_is_running", message)
-    with event_loop_runner() as runner:
-        return runner.run(work)
+def _validate_store(store: object) -> str:
+    address = validation.text(store, "store")
+    if not address.strip():
+        message = "store is empty; give a path or a URL, or leave it out to use FLOWFABRIC_STORE or flowfabric.db"
+        raise InvalidRequest("invalid_url", message, field="store")
+    return address
 
 
 def _payload_error(app: App, kind: str, key: str, payload: bytes) -> str | None:

@@ -23,6 +23,12 @@ def working_directory() -> str:
         return ""
 
 
+def redact_password(store: str) -> str:
+    """Return the address of the store without user and password."""
+    scheme, separator, rest = store.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else store
+
+
 def resolve_store(address: str | None, folder: str) -> str:
     """Return the address of a store, or of the default store, with an absolute path."""
     return make_absolute(address or default_store(), folder)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from flowfabric.app.client_thread import run_on_client_thread
 from flowfabric.app.handle import Handle
@@ -14,6 +17,7 @@ from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, NotFound
 from flowfabric.core.executions.outcomes import Submitted
 from flowfabric.core.executions.requests import Submission
+from flowfabric.core.workers import find_missing_worker
 from flowfabric.runtime import results
 from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.runtime.signals import idempotency_key, is_in_task
@@ -110,9 +114,53 @@ async def _find_id(app: App, base: str, key: str) -> UUID:
 
 async def _run(task: Task[..., R], submission: Submission) -> R:
     engine = await task.app.engine()
-    id_, outcome = await results.run_to_end(engine, submission)
+    with _warn_without_worker(task.app, engine, submission):
+        id_, outcome = await results.run_to_end(engine, submission)
     value: R = (await results.read_end(engine, id_, outcome, task, task.result_codec)).value()
     return value
+
+
+# A program that waits for a result is often started without a worker. Then it would wait without a message.
+
+
+_log = logging.getLogger("flowfabric.app")
+_WARN_AFTER_S = 5.0
+_MAX_WARNED = 1_000
+_warned: WeakKeyDictionary[App, set[tuple[str, str]]] = WeakKeyDictionary()
+_checks: set[asyncio.Task[None]] = set()
+
+
+@contextmanager
+def _warn_without_worker(app: App, engine: Engine, submission: Submission) -> Iterator[None]:
+    """Warn once per kind and lane if the block takes some seconds and no live worker can claim the execution."""
+
+    def start_check() -> None:
+        check = asyncio.ensure_future(_check_workers(app, engine, submission))
+        _checks.add(check)
+        check.add_done_callback(_checks.discard)
+
+    timer = asyncio.get_running_loop().call_later(_WARN_AFTER_S, start_check)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _check_workers(app: App, engine: Engine, submission: Submission) -> None:
+    kind, lane = submission.kind, submission.lane
+    warned = _warned.setdefault(app, set())
+    is_later = submission.delay is not None or submission.ready_at is not None
+    if is_later or (kind, lane) in warned or len(warned) >= _MAX_WARNED:
+        return
+    with suppress(FlowFabricError):
+        workers = await engine.workers.list(lane=lane, limit=validation.MAX_BATCH)
+        if workers.next_cursor is not None:
+            return  # With so many workers, one of them probably serves the task.
+        missing = find_missing_worker(lane, kind, tuple(submission.requires), workers.items)
+        if missing is not None and (kind, lane) not in warned:
+            warned.add((kind, lane))
+            start = "start a worker of its app: flowfabric worker MODULE:APP"
+            _log.warning("%s has been waiting for %g s: %s; %s", kind, _WARN_AFTER_S, missing.sentence, start)
 
 
 async def _submit_in_transaction(engine: Engine, connection: object, submission: Submission) -> Submitted:

@@ -176,7 +176,7 @@ are those of the app; --store and the related options apply only if the app sets
     arguments=(
         argument("app", metavar="MODULE:APP", help="the app; the working directory is searched too"),
         argument("--concurrency", type=int, default=16, metavar="N", help="run at most N executions at a time (16)"),
-        repeatable("--lane", help="claim from this lane; repeatable (default)"),
+        repeatable("--lane", help="claim only from this lane; repeatable (all lanes of the app)"),
         repeatable("--capability", help="offer this capability; repeatable"),
         argument("--lease", metavar="DURATION", default="30s", help="the duration of a lease (30s)"),
         argument("--code-version", metavar="NAME", help="register this version of the code (a digest of the code)"),

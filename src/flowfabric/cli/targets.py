@@ -7,7 +7,13 @@ import os
 
 from flowfabric.app.app import App
 from flowfabric.app.loader import load_app
-from flowfabric.app.store_address import STORE_VARIABLE, default_store, resolve_store, working_directory
+from flowfabric.app.store_address import (
+    STORE_VARIABLE,
+    default_store,
+    redact_password,
+    resolve_store,
+    working_directory,
+)
 from flowfabric.cli.spec import DEFAULTS
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.engine.opener import EngineOpener, StoreOptions, connect
@@ -74,12 +80,6 @@ def import_app(address: str) -> App:
     except (Exception, SystemExit) as error:
         message = f"{address} cannot be imported: {type(error).__name__}: {error}"
         raise InvalidRequest("import_failed", message) from error
-
-
-def redact_password(store: str) -> str:
-    """Return the address of the store without user and password."""
-    scheme, separator, rest = store.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else store
 
 
 def _store_options(arguments: argparse.Namespace) -> StoreOptions:

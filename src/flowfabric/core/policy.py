@@ -14,6 +14,9 @@ from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fast_dataclass import put
 
+_DEFAULT_INITIAL = timedelta(seconds=1)
+_DEFAULT_MAX_DELAY = timedelta(seconds=60)
+
 
 class BackoffKind(StrEnum):
     """How the delay between retries grows."""
@@ -38,20 +41,25 @@ class OnAttemptTimeout(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """The delay before a retry: `initial`, multiplied by `multiplier` for each retry, at most `max_delay`."""
+    """The delay before a retry: `initial`, multiplied by `multiplier` for each retry, at most `max_delay`.
+
+    A `fixed` delay does not grow. `max_delay` defaults to 60 s, or to `initial` if that is longer. With `jitter`, the
+    delay is a random part of this.
+    """
 
     kind: BackoffKind = BackoffKind.EXPONENTIAL
-    initial: validation.Duration = timedelta(seconds=1)
+    initial: validation.Duration = _DEFAULT_INITIAL
     multiplier: float = 2.0
-    max_delay: validation.Duration = timedelta(seconds=60)
+    max_delay: validation.Duration | None = None
     jitter: bool = True
 
     def __post_init__(self) -> None:
+        initial = validation.duration(self.initial, "backoff.initial")
         put(
             self,
             kind=_choice(BackoffKind, self.kind, "backoff.kind"),
-            initial=validation.duration(self.initial, "backoff.initial"),
-            max_delay=validation.duration(self.max_delay, "backoff.max_delay"),
+            initial=initial,
+            max_delay=_max_delay(self.max_delay, initial),
             multiplier=_multiplier(self.multiplier),
             jitter=validation.boolean(self.jitter, "backoff.jitter"),
         )
@@ -110,12 +118,12 @@ class Policy:
         """Return the policy parsed from JSON. An unknown field raises an error that suggests the nearest name."""
         values = _check_fields(cls, document, "policy")
         if "backoff" in values:
-            values["backoff"] = Backoff(**_check_fields(Backoff, values["backoff"], "backoff"))
+            values["backoff"] = _backoff_from_json(_check_fields(Backoff, values["backoff"], "backoff"))
         return cls(**values)
 
 
-def span(value: validation.Duration) -> timedelta:
-    """Return a validated duration as a `timedelta`."""
+def span(value: validation.Duration | None) -> timedelta:
+    """Return a validated duration, which is present, as a `timedelta`."""
     assert isinstance(value, timedelta), "a policy converts its durations when it is created"
     return value
 
@@ -158,6 +166,26 @@ def _check_fields(record: type[Any], document: object, what: str) -> dict[str, A
 
 def _choice(kind: type[StrEnum], value: object, field: str) -> Any:
     return validation.parse_choice(kind, value, field, code="invalid_policy")
+
+
+def _max_delay(value: validation.Duration | None, initial: timedelta) -> timedelta:
+    if value is None:
+        return max(_DEFAULT_MAX_DELAY, initial)
+    longest = validation.duration(value, "backoff.max_delay")
+    if longest < initial:
+        message = (
+            f"backoff.max_delay is {longest.total_seconds():g} s, shorter than backoff.initial, which is "
+            f"{initial.total_seconds():g} s; leave out max_delay or make it longer"
+        )
+        raise InvalidRequest("invalid_policy", message, field="backoff.max_delay")
+    return longest
+
+
+def _backoff_from_json(values: dict[str, Any]) -> Backoff:
+    """Return a stored backoff. Work that was stored with an `initial` above its `max_delay` still waits `max_delay`."""
+    longest = validation.duration(values.get("max_delay", _DEFAULT_MAX_DELAY), "backoff.max_delay")
+    initial = validation.duration(values.get("initial", _DEFAULT_INITIAL), "backoff.initial")
+    return Backoff(**{**values, "initial": min(initial, longest), "max_delay": longest})
 
 
 def _multiplier(value: object) -> float:
@@ -204,7 +232,7 @@ def may_retry(policy: Policy, retries_taken: int, failure_class: FailureClass, c
 def backoff_delay(backoff: Backoff, retries_taken: int, chance: float) -> timedelta:
     """Return the delay before the next retry; `chance` in [0, 1) is the random number for full jitter."""
     initial, max_delay = span(backoff.initial), span(backoff.max_delay)
-    delay = min(initial, max_delay)
+    delay = initial
     if backoff.kind is BackoffKind.EXPONENTIAL and initial:
         try:
             grown = initial.total_seconds() * backoff.multiplier**retries_taken

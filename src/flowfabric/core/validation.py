@@ -203,6 +203,12 @@ def preview(value: object) -> str:
     return type(value).__name__
 
 
+def list_some(names: Sequence[str], limit: int = 20) -> str:
+    """Return the first names for a message, and the number of the others."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
 def parse_choice(kind: type[StrEnum], value: Any, field: str, *, code: str = "invalid_choice", **fields: Any) -> Any:
     """Return the member of an enumeration for a member or its value."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import Literal
 
 from flowfabric.core.errors import Conflict, NotFound, Refused
 from flowfabric.core.executions.records import WorkerId
@@ -91,6 +92,30 @@ def worker_not_found(instance: str) -> NotFound:
     """Return the error for an instance that is not registered or has missed its heartbeats."""
     message = f"instance {instance!r} is not registered or has expired; register it again"
     return NotFound("worker_not_found", message, instance=instance)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingWorker:
+    """Why no live worker can claim some work: nobody serves its lane, runs its kind or offers its capabilities."""
+
+    cause: Literal["lane", "kind", "capabilities"]
+    sentence: str
+
+
+def find_missing_worker(
+    lane: str, kind: str, requires: Sequence[str], workers: Iterable[WorkerInfo]
+) -> MissingWorker | None:
+    """Return why none of the live workers can claim such work, or None if one can."""
+    on_lane = [worker for worker in workers if lane in worker.lanes]
+    if not on_lane:
+        return MissingWorker("lane", f'no live worker serves lane "{lane}"')
+    knowing = [worker for worker in on_lane if worker.knows(kind)]
+    if not knowing:
+        return MissingWorker("kind", f'no live worker on lane "{lane}" runs "{kind}"')
+    if any(not missing_capabilities(requires, worker.capabilities) for worker in knowing):
+        return None
+    lacking = ", ".join(unoffered_capabilities(requires, knowing) or requires)
+    return MissingWorker("capabilities", f'no live worker on lane "{lane}" offers {lacking}')
 
 
 def unoffered_capabilities(requires: Sequence[str], workers: Sequence[WorkerInfo]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Self
 from uuid import UUID, uuid4
 
 from flowfabric.core import validation
-from flowfabric.core.executions.views import Backlog
+from flowfabric.core.executions.views import Backlog, HeldWork
 from flowfabric.core.ids import IdMinter
 from flowfabric.engine.context import Context
 from flowfabric.engine.events import Events
@@ -25,7 +25,7 @@ from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.ops.executions.purge import erase_next
-from flowfabric.ops.executions.read import backlog
+from flowfabric.ops.executions.read import backlog, held_work
 from flowfabric.ops.mark_as_test import mark_as_test
 from flowfabric.reconcilers.loop import Reconcilers
 from flowfabric.store.ports import StoreInfo
@@ -108,6 +108,10 @@ class Engine:
     async def backlog(self) -> list[Backlog]:
         """Return how much work waits for a worker, by lane, kind and required capabilities."""
         return await self._context.call(backlog, None)
+
+    async def held_work(self) -> list[HeldWork]:
+        """Return the held executions by kind and hold reason, at most 20 groups. Counts are exact up to 1,000."""
+        return await self._context.call(held_work, None)
 
     @asynccontextmanager
     async def temporary_namespace(self) -> AsyncIterator[Engine]:

@@ -20,7 +20,8 @@ from flowfabric.core.ids import parse_id
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import NONCE_BYTES, WaitpointSeed, token_source
 from flowfabric.core.waits.bindings import NewWaitpoint, parse_new_waitpoints
-from flowfabric.core.waits.schemas import parse_schema
+from flowfabric.core.waits.declare import DeclareSignals
+from flowfabric.core.waits.schemas import DeclaredSignals, parse_declared, parse_schema
 from flowfabric.core.waits.suspend import CreateWaitpoint, CreateWaitpoints
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR
@@ -28,7 +29,13 @@ from flowfabric.ops.keys import WithKeys
 from flowfabric.ops.operator.hold import OperatorRequest
 from flowfabric.ops.waits.read import SuspendedPage, WaitpointPage, list_suspended, list_waitpoints
 from flowfabric.ops.waits.resume import close_waitpoint
-from flowfabric.ops.waits.waitpoints import TokenQuery, create_waitpoint, create_waitpoints, read_tokens
+from flowfabric.ops.waits.waitpoints import (
+    TokenQuery,
+    create_waitpoint,
+    create_waitpoints,
+    declare_signals,
+    read_tokens,
+)
 
 _FIRST_ID = UUID(int=0)
 
@@ -100,6 +107,17 @@ class Waitpoints:
             seed=draw_waitpoint(self._context),
             schema=parse_schema(waitpoint.schema),
         )
+
+    async def declare(self, fence: Fence, signals: DeclaredSignals) -> tuple[str, ...]:
+        """Accept signals that the submission did not declare, and return the names that are new.
+
+        From then on, the execution keeps them as if the submission had declared them. A mapping also has the JSON
+        schemas of the payloads. A repeated call changes nothing.
+        """
+        parsed = parse_declared(signals)
+        declared = dict(parsed) if isinstance(parsed, Mapping) else dict.fromkeys(parsed)
+        request = DeclareSignals(fence=requests.parse_fence(fence), declared=declared)
+        return await self._context.call(declare_signals, request)
 
     async def tokens(self, fence: Fence, keys: Sequence[str]) -> dict[str, Secret]:
         """Return the tokens of the waitpoints with these keys in this generation, including closed waitpoints."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
+from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import BRANCH, Branch, drop_body
@@ -150,9 +151,7 @@ class CallTracker:
         """Return a report if a scope ended before calls that were recorded in it. Warn about calls with a key."""
         report = self.journal.report_unreached(scope)
         if report is None and (paths := self.journal.unmade_keyed_calls(scope)):
-            named = ", ".join(paths[:_MAX_NAMED]) + (
-                f" and {len(paths) - _MAX_NAMED} more" if paths[_MAX_NAMED:] else ""
-            )
+            named = validation.list_some(paths, _MAX_NAMED)
             LOG.warning(
                 "%s %s ended without calls that were recorded with a key: %s",
                 self._run.task.name,

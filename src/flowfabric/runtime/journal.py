@@ -236,14 +236,32 @@ class Journal:
         for index in range(max(0, place - _MAX_ROWS), min(size, place + _MAX_ROWS)):
             before, now = recorded.get(index, ""), scope.paths[index] if index < len(scope.paths) else ""
             differs = call_id.index == index if call_id is not None else not now
-            rows.append(f"{'>' if differs else ' '} {index} {before:<27} {now}".rstrip())
+            rows.append(f"{'>' if differs else ' '} {index} {before:<{_COLUMN}} {now}".rstrip())
         if is_keyed and call_id is not None:
             before = call_id.path if call_id.path in self._by_path else recorded.get(place, "")
-            rows.append(f"> - {before:<27} {call_id.path}")
+            rows.append(f"> - {before:<{_COLUMN}} {call_id.path}")
         head = "the code no longer matches the journal" + (f": {why}" if why else "")
         return "\n".join([head, "    recorded                    now", *rows, _REPAIR])
 
 
+def first_difference(report: str) -> str:
+    """Return the first line of a report with the first call that differs, without a period."""
+    head, *rows = report.strip().splitlines() or [""]
+    marked = next((row for row in rows if row.startswith("> ")), None)
+    if marked is None:
+        return head
+    index, _, calls = marked[2:].partition(" ")
+    is_aligned = calls[_COLUMN : _COLUMN + 1] in ("", " ")
+    before, now = (calls[:_COLUMN], calls[_COLUMN:]) if is_aligned else calls.partition(" ")[::2]
+    before, now = before.strip(), now.strip()
+    if before == now:
+        return f'{head} (call {index}, "{now}")'
+    if not before:
+        return f'{head}; call {index}, "{now}", is new'
+    return f'{head}; call {index} was "{before}" and is ' + (f'now "{now}"' if now else "no longer made")
+
+
+_COLUMN = 27
 _REPAIR = (
     'repair: keep the old name with @step.policy(name="…"), guard new code with changed("…"), or register version=2; '
     "then `flowfabric unhold`"

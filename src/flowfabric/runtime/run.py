@@ -41,6 +41,7 @@ from flowfabric.runtime.runner import (
     always_held,
     code_version,
     has_diverged_lately,
+    is_new_report,
     note_divergence,
     retry_category,
 )
@@ -53,6 +54,7 @@ from flowfabric.values.failures import iter_leaves
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
+    from flowfabric.runtime.progress import ProgressReports
 
 
 class RunHooks:
@@ -117,6 +119,7 @@ class TaskRun:
         self.cancel_due_at = lease.cancel_due_at
         self.seed = lease.generation
         self.dropped: asyncio.Future[None] | None = None
+        self.progress: ProgressReports | None = None
         self.background_tasks: set[asyncio.Task[None]] = set()
         self.raw_tasks: set[asyncio.Task[Any]] = set()
         self._left_code: set[Future[Any] | asyncio.Future[Any]] = set()
@@ -135,6 +138,7 @@ class TaskRun:
         Return False if the store has not confirmed that the lease has ended.
         """
         try:
+            await _declare_signals(self)
             await _load(self, may_be_new=True)
             ending = await self._run_once()
             while self.must_restart:
@@ -274,6 +278,16 @@ class TaskRun:
         return max(self.engine.now(), self.lease.acquired_at)
 
 
+async def _declare_signals(run: TaskRun) -> None:
+    """Open the waitpoints of the task's declared signals, if the execution was submitted without the task's code.
+
+    Such an execution has no waitpoint, so it is standalone. All others have their waitpoints from the submit on.
+    """
+    if run.task.settings.signals and run.lease.is_standalone:
+        declared = {signal.name: signal.schema for signal in run.task.settings.signals}
+        await retry_while_owned(run, lambda: run.engine.waitpoints.declare(run.lease.fence, declared))
+
+
 async def _load(run: TaskRun, *, may_be_new: bool) -> None:
     """Read the journal from the store, unless the claim has reported that there is none."""
     if may_be_new and not run.lease.has_journal:
@@ -356,19 +370,21 @@ async def _postpone_diverged(run: TaskRun, report: str) -> None:
     )
     if isinstance(outcome, Delayed):
         note_divergence(run.app)
-        LOG.warning(
-            "%s %s does not match code version %s and is released for a worker with another version, until %s",
-            run.task.name,
-            run.lease.execution_id,
-            version,
-            outcome.until,
-        )
+        end = f"released for a worker with other code than version {version}, until {outcome.until:%H:%M:%S} UTC"
+    else:
+        end = "held until it is unheld"
+    if outcome is not None and is_new_report(run.app, report):
+        LOG.warning("%s\nThe execution is %s", report, end)
+    elif outcome is not None:
+        LOG.info("%s %s diverged as before and is %s", run.task.name, run.lease.execution_id, end)
 
 
 async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
-    await run.record_writer.commit_with(
+    held = await run.record_writer.commit_with(
         lambda steps: run.engine.leases.hold(run.lease.fence, reason, report, steps=steps)
     )
+    if held is not None:
+        LOG.warning("%s %s is held until it is unheld: %s", run.task.name, run.lease.execution_id, report)
 
 
 async def _continue(run: TaskRun, payload: bytes) -> None:

@@ -255,7 +255,9 @@ def retry_category(error: BaseException, category: str, retry_on: Collection[Ret
 
 _DIGEST_CHARACTERS = 12
 _YIELD_FOR_S = 15.0
+_MAX_REPORTS = 1_000
 _diverged_at: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+_reports: WeakKeyDictionary[Any, dict[str, None]] = WeakKeyDictionary()
 _digests: WeakKeyDictionary[Any, tuple[tuple[Callable[..., Any], ...], str]] = WeakKeyDictionary()
 
 
@@ -276,6 +278,16 @@ def code_version(app: Host) -> str:
 def note_divergence(app: Host) -> None:
     """Note that an execution did not match the code of the app, so that workers with other code claim it first."""
     _diverged_at[app] = time.monotonic()
+
+
+def is_new_report(app: Host, report: str) -> bool:
+    """Return True when this process first sees the report of a divergence."""
+    reports = _reports.setdefault(app, {})
+    is_new = report not in reports
+    reports[report] = None
+    if len(reports) > _MAX_REPORTS:
+        del reports[next(iter(reports))]
+    return is_new
 
 
 def has_diverged_lately(app: Host) -> bool:

@@ -203,6 +203,8 @@ def call(make: Callable[[], Awaitable[T]]) -> T:
 
 def call_plain(make: Callable[[], T]) -> T:
     """Call `make` in this thread and return its value, without waiting for a durable call that it returns."""
+    if STEP.get() is not None:
+        return make()  # Steps may call `progress`. All other calls refuse to be made in a step.
     branch = _require_plain_branch()
     branch.is_bridging = True
     try:

@@ -97,6 +97,16 @@ class ExecutionStore(AggregateStore):
         )
         return [to_uuid(row["id"]) for row in rows]
 
+    async def next_held_kind(self, namespace: str, after: str) -> str | None:
+        """Return the first kind after `after` of which executions are held, or None."""
+        rows = await self._session.fetch("next_held_kind", namespace=namespace, after=after)
+        return rows[0]["kind"] if rows else None
+
+    async def list_hold_reasons(self, namespace: str, kind: str, limit: int) -> list[tuple[UUID, str]]:
+        """Return held executions of a kind in id order, each with the start of its hold reason."""
+        rows = await self._session.fetch("held_of_kind", namespace=namespace, kind=kind, limit=limit)
+        return [(to_uuid(row["id"]), row["hold_reason"]) for row in rows]
+
     async def page(self, listing: Listing) -> list[Execution]:
         """Return one page of executions, newest id first."""
         rows = await self._session.fetch(

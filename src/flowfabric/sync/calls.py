@@ -401,7 +401,10 @@ def changed(name: str, /) -> bool:
 
 
 def progress(percent: float, message: str = "") -> None:
-    """Report the progress of the task. The report is ignored while the task only repeats recorded calls."""
+    """Report the progress of the task, also inside a step. Repeated calls are ignored while the task replays.
+
+    Inside steps, the newest report is stored at most once a second.
+    """
     return sync_bridge.call_plain(lambda: async_progress(percent, message))
 
 

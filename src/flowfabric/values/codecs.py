@@ -381,12 +381,20 @@ def _make_return_codec(fn: Callable[..., Any], key: Any, namespace: Namespace | 
 
 
 def _make_not_storable(storage_type: Any, what: str, error: Exception) -> InvalidRequest:
-    reason = error.message if isinstance(error, PydanticErrorMixin) else repr(error)
-    message = (
-        f"{what} cannot be stored: {format_type(storage_type)} is not a data type ({reason.splitlines()[0]}); "
-        "use plain types, dataclasses or pydantic models"
-    )
+    reason = (error.message if isinstance(error, PydanticErrorMixin) else repr(error)).splitlines()[0]
+    culprit, named = _UNSUPPORTED.search(reason), format_type(storage_type)
+    if culprit is None:
+        problem = f"{named} is not a data type ({reason})"
+    else:
+        # Pydantic advises settings of a model, but the class is the user's, or that of a library.
+        kind = culprit["kind"].rpartition("<locals>.")[2]
+        is_whole = kind == named or kind.endswith(f".{named}")
+        problem = f"{named if is_whole else kind} is not a data type" + ("" if is_whole else f", but a part of {named}")
+    message = f"{what} cannot be stored: {problem}; use plain types, dataclasses or pydantic models"
     return InvalidRequest("type_not_storable", message, what=what)
+
+
+_UNSUPPORTED = re.compile(r"schema for <class '(?P<kind>[^']+)'>")
 
 
 def format_type(annotation: Any) -> str:

@@ -120,7 +120,12 @@ class Inputs:
             fields[name] = typing_extensions.NotRequired[fields[name]]
         make_type: Any = typing_extensions.TypedDict
         name = self._fn.__name__
-        return build_checked_codec(make_type(name, fields), f"the input of {name}", self._namespace)
+        try:
+            return build_checked_codec(make_type(name, fields), f"the input of {name}", self._namespace)
+        except InvalidRequest:
+            for parameter in fields:
+                self.parameter_codec(parameter)  # Raise an error that names the parameter.
+            raise
 
     def _pack_separately(self, bound: dict[str, Any]) -> bytes:
         """Pack each argument separately, so that an error names the argument that caused it."""
@@ -184,6 +189,44 @@ def digest_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     except BaseException:  # A key is not a string, a value contains itself, or its code raises.
         text = _encode(_to_plain(call, ()))
     return hashlib.sha256(text.encode()).hexdigest()[:_HEX_DIGITS]
+
+
+class ChangedArguments:
+    """Finds functions that change their arguments, by comparing the digests from before and after a call.
+
+    A second digest for every call would slow steps down. So only the calls 1, 2, 4, 8 and so on of each function are
+    compared, and only if an argument can change. A function that was found once is not compared again.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, str], int] = {}
+
+    def found(
+        self, function: tuple[str, str], before: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Return True if this call is compared, and its arguments no longer have the digest `before`."""
+        number = self._calls.get(function, 1)
+        if number == _FOUND:
+            return False
+        if len(self._calls) >= _MAX_FUNCTIONS:
+            self._calls.clear()
+        self._calls[function] = number + 1
+        is_due = number & (number - 1) == 0
+        if not is_due or before is None or _are_immutable(args, kwargs) or digest_arguments(args, kwargs) == before:
+            return False
+        self._calls[function] = _FOUND
+        return True
+
+
+_FOUND = -1
+_MAX_FUNCTIONS = 10_000
+_IMMUTABLE = frozenset(
+    {bool, bytes, complex, date, datetime, Decimal, float, int, str, time, timedelta, type(None), UUID}
+)
+
+
+def _are_immutable(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return all(type(value) in _IMMUTABLE for value in (*args, *kwargs.values()))
 
 
 def _to_data(value: Any) -> Any:

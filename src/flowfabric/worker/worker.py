@@ -33,6 +33,7 @@ from flowfabric.worker.claimer import ClaimCriteria, Claimer
 from flowfabric.worker.heartbeat import WorkerHeartbeat, new_worker_id
 from flowfabric.worker.leases import LeaseTable, OpenEngine
 from flowfabric.worker.shutdown import CLEANUP_S, Deadline, drain
+from flowfabric.worker.start_check import warn_of_stuck_work
 
 _log = logging.getLogger("flowfabric.worker")
 MAX_SLOTS = 10_000
@@ -48,7 +49,7 @@ class Worker:
     leases. Without it, leases are renewed in the worker's loop, as a store with a single connection requires. With
     `reconcile`, the worker also runs the engine's reconcilers; one such worker per process is enough. `threads` run
     plain functions and are closed with the worker. `grace` is the time that active runs have to unwind when the block
-    ends.
+    ends. `place` names the store and the namespace in the log.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Worker:
         open_renewal_engine: OpenEngine | None = None,
         threads: ThreadPools | None = None,
         grace: validation.Duration = 30,
+        place: str = "",
     ) -> None:
         ttl = validation.duration(lease_ttl, "lease_ttl", validation.MIN_LEASE_TTL, validation.MAX_LEASE_TTL)
         slots = validation.integer(concurrency, "concurrency", 1, MAX_SLOTS)
@@ -77,6 +79,8 @@ class Worker:
             kinds=lambda: runner.kinds,
             is_yielding=lambda: runner.is_yielding,
         )
+        self._place = place
+        self._runner = runner
         self._reconcile = validation.boolean(reconcile, "reconcile")
         self._open_renewal_engine = open_renewal_engine
         self._grace = validation.duration(grace, "grace")
@@ -126,10 +130,22 @@ class Worker:
             stack.push_async_callback(lambda: limit(self._heartbeat.leave()))
             await stack.enter_async_context(run_in_background(self._heartbeat.run()))
             await self._heartbeat.wait_begun()
+            check = warn_of_stuck_work(self._engine, self.id.instance)
+            await stack.enter_async_context(run_in_background(check))
             self._claimer.start()
             self._exit_stack = stack.pop_all()
-        _log.info("Worker started as %s", self.id.instance)
+        _log.info("Worker started as %s: %s", self.id.instance, self._describe())
         return self
+
+    def _describe(self) -> str:
+        """Return what the worker serves."""
+        criteria = self._criteria
+        tasks = validation.list_some(self._runner.kinds) or "none yet"
+        parts = [self._place] if self._place else []
+        parts += [f"lanes {', '.join(criteria.lanes)}", f"tasks {tasks}"]
+        if criteria.capabilities:
+            parts.append(f"capabilities {', '.join(criteria.capabilities)}")
+        return "; ".join([*parts, f"{self._slots.total} slots", f"version {self._runner.version}"])
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
@@ -169,6 +185,7 @@ class Worker:
         finally:
             self._deadline.cancel()
             self._stopped.set()
+            _log.info("Worker stopped: %s", self.id.instance)
 
 
 async def run_until_signal(
@@ -190,18 +207,26 @@ async def run_until_signal(
 
 
 @contextmanager
-def stop_on_signals(worker: Worker, *, may_exit: bool = False) -> Iterator[None]:
-    """Stop the worker on SIGTERM or SIGINT inside the block. A second SIGINT ends the process immediately.
+def stop_on_signals(
+    worker: Worker, *, may_exit: bool = False, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+) -> Iterator[asyncio.Event]:
+    """Stop the worker on one of the signals inside the block. A second SIGINT ends the process immediately.
 
-    The handlers are set by `signal.signal`, not on the event loop, so that they work while the loop is blocked.
+    Yield an event that is set by the first signal. The handlers are set by `signal.signal`, not on the event loop, so
+    that they work while the loop is blocked.
     """
     loop = asyncio.get_running_loop()
     stops: list[asyncio.Task[None]] = []
+    received = asyncio.Event()
     interrupted = False
 
     def stop(name: str) -> None:
+        received.set()
         if not stops:
             _log.info("Received %s, draining", name)
+            if name == "SIGINT" and worker.busy:
+                what = "1 execution" if worker.busy == 1 else f"{worker.busy} executions"
+                _log.warning("Waiting for %s; press Ctrl-C again to stop now", what)
             stops.append(asyncio.ensure_future(worker.stop()))
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -214,9 +239,9 @@ def stop_on_signals(worker: Worker, *, may_exit: bool = False) -> Iterator[None]
             _exit_after(worker._grace.total_seconds() + CLEANUP_S)
         loop.call_soon_threadsafe(stop, signal.Signals(number).name)
 
-    former = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    former = {number: signal.signal(number, on_signal) for number in signals}
     try:
-        yield
+        yield received
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -115,6 +115,48 @@ def test_sigterm_stops_a_foreground_worker_without_using_an_attempt(program: Pat
     app.sync.close()
 
 
+def test_foreground_worker_logs_what_it_serves_and_that_it_stops(program: Path) -> None:
+    app, job = open_program_app(program)
+    job.sync.submit(1)
+    with start_program(program, "-c", WORKER) as worker:
+        worker.send_signal(signal.SIGTERM)
+        lines = worker.communicate(timeout=60)[1].splitlines()
+    app.sync.close()
+    started, stopped = (next(line for line in lines if f"Worker {word}" in line) for word in ("started", "stopped"))
+    assert " INFO flowfabric.worker: Worker started as " in started
+    store = f"store {program.parent / 'program.db'}, namespace default"
+    assert f": {store}; lanes default, slow; tasks part, job; 2 slots; version " in started
+    assert " INFO flowfabric.worker: Worker stopped: " in stopped
+
+
+@pytest.mark.parametrize("command", [(), ("-c", WORKER)], ids=["app.run(task)", "app.run()"])
+def test_first_interrupt_names_the_waiting_executions_and_the_second_stops_at_once(
+    program: Path, command: tuple[str, ...]
+) -> None:
+    program.write_text(PROGRAM.replace("received = await wait_signal(go)", "received = await step(time.sleep, 60)"))
+    program.write_text("import time\n" + program.read_text())
+    app, job = open_program_app(program)
+    job.options(key="one").sync.submit(-7)
+    app.sync.close()
+    with start_program(program, *command) as process:
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        while "Waiting for" not in (line := process.stderr.readline()):
+            assert line, "the process ended without the message"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGINT
+    assert line.endswith("WARNING flowfabric.worker: Waiting for 1 execution; press Ctrl-C again to stop now\n")
+
+
+def test_run_with_a_task_logs_only_warnings(program: Path) -> None:
+    app, job = open_program_app(program)
+    job.options(key="one").sync.submit(-7).signal(Signal("go", int), 1)
+    app.sync.close()
+    with start_program(program) as process:
+        assert process.communicate(timeout=60) == ("begun\nresult 8\n", "")
+
+
 def test_run_rejects_a_task_of_another_app(tmp_path: Path) -> None:
     app, other = App(str(tmp_path / "a.db")), App(str(tmp_path / "b.db"))
 

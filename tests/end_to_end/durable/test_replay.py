@@ -156,7 +156,7 @@ async def test_step_with_retries_left_is_retried_in_the_same_attempt(app: App, k
             await step(done.append, f"other {number}")
             await sleep("1s")
 
-    @app.task(backoff=Backoff(initial="1h", max_delay="1h", jitter=False))
+    @app.task(backoff=Backoff(initial="1h", jitter=False))
     async def task() -> int:
         await gather(step(flaky), branch())
         return current().attempt

@@ -89,8 +89,9 @@ async def test_old_worker_releases_work_of_new_code_and_the_new_worker_completes
                 explanation = await engine.operator.explain(handle.id)
                 is_free.set()
                 assert await handle == ["O-17", "o-17", "O-17"]
-    releases = [record.getMessage() for record in caplog.records if "does not match code version" in record.message]
-    assert f"refund {handle.id} does not match code version old and is released for a worker" in releases[0]
+    [release] = [record.getMessage() for record in caplog.records if "no longer matches" in record.getMessage()]
+    assert release.startswith(f"refund {handle.id}: the code no longer matches the journal\n")
+    assert "The execution is released for a worker with other code than version old, until " in release
     assert "Waiting for a worker with other code" in explanation.sentence
     assert explanation.facts["code_versions"] == ("new",)
 

@@ -29,6 +29,12 @@ def test_task_is_named_after_its_function() -> None:
     assert not other.is_async
 
 
+@pytest.mark.parametrize("store", ["", "  "])
+def test_app_with_an_empty_store_is_refused(store: str) -> None:
+    with pytest.raises(InvalidRequest, match="store is empty; give a path or a URL, or leave it out"):
+        App(store)
+
+
 def test_kind_has_a_number_from_version_2() -> None:
     app = App()
 

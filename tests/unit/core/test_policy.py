@@ -163,11 +163,12 @@ def test_backoff_fields_have_bounds() -> None:
         assert _get_error_code(Backoff, "jitter", jitter) == "invalid_type"
     for kind in (None, "", "linear", 1, [], object()):
         assert _get_error_code(Backoff, "kind", kind) == "invalid_policy"
+    assert _get_error_code(Backoff, "initial", None) == "invalid_type"
     for name in ("initial", "max_delay"):
         assert _normalize(Backoff, name, "10m") == timedelta(minutes=10)
         for too_long in (TEN_YEARS + MS, -MS, "3651d", -1):
             assert _get_error_code(Backoff, name, too_long) == "out_of_range"
-        for other_type in (None, True, object()):
+        for other_type in (True, object()):
             assert _get_error_code(Backoff, name, other_type) == "invalid_type"
         for not_finite in (math.nan, math.inf):
             assert _get_error_code(Backoff, name, not_finite) == "invalid_duration"
@@ -192,7 +193,7 @@ BACKOFFS = st.builds(
     kind=st.sampled_from(BackoffKind),
     initial=_spans,
     multiplier=st.floats(1, 1000),
-    max_delay=_spans,
+    max_delay=st.none() | st.just(TEN_YEARS),
     jitter=st.booleans(),
 )
 POLICIES = st.builds(
@@ -223,6 +224,20 @@ def test_policy_survives_json(policy: Policy) -> None:
 def test_policies_have_equal_json_if_and_only_if_they_are_equal(one: Policy, two: Policy) -> None:
     assert (one.to_json() == two.to_json()) == (one == two)
     assert Policy.from_json(one.to_json()).to_json() == one.to_json()
+
+
+def test_backoff_whose_initial_delay_is_above_its_max_delay_is_refused() -> None:
+    for kind in BackoffKind:
+        with pytest.raises(InvalidRequest, match=r"max_delay is 60 s, shorter than backoff.initial, which is 3600 s"):
+            Backoff(kind=kind, initial="1h", max_delay="60s")
+        assert Backoff(kind=kind, initial="1h").max_delay == timedelta(hours=1)
+
+
+def test_stored_backoff_keeps_the_delay_that_it_was_stored_with() -> None:
+    contradiction = Policy.from_json({"backoff": {"kind": "fixed", "initial": 3600.0, "max_delay": 30.0}})
+    by_default = Policy.from_json({"backoff": {"kind": "fixed", "initial": 3600.0}})
+    assert contradiction.backoff == Backoff(kind=BackoffKind.FIXED, initial="30s", max_delay="30s")
+    assert by_default.backoff == Backoff(kind=BackoffKind.FIXED, initial="60s")
 
 
 def test_policy_json_omits_defaults() -> None:

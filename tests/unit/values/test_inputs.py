@@ -376,7 +376,9 @@ def test_annotations_are_resolved_only_when_needed() -> None:
 def test_check_rejects_a_type_that_is_not_data() -> None:
     def task(shop: Shop) -> None: ...
 
-    with pytest.raises(InvalidRequest, match="the input of task cannot be stored") as refused:
+    with pytest.raises(
+        InvalidRequest, match="the argument shop of task cannot be stored: Shop is not a data type; use"
+    ) as refused:
         inputs_for(task).check()
     assert refused.value.code == "type_not_storable"
 
@@ -459,3 +461,32 @@ def test_model_may_be_an_argument() -> None:
     def task(item: Item, items: dict[str, Item]) -> None: ...
 
     assert _round_trip(task, Item(n=1), {"a": Item(n=2)}) == ((Item(n=1), {"a": Item(n=2)}), {})
+
+
+class Money:
+    """A class that is no data type."""
+
+
+@dataclass
+class Purchase:
+    price: Money
+
+
+def test_value_that_cannot_be_stored_is_reported_with_the_parameter_and_the_class_of_the_user() -> None:
+    def pay(order: str, price: Money) -> None: ...
+
+    def pay_all(order: str, *prices: Money, **extra: int) -> None: ...
+
+    def buy(order: str, purchase: Purchase) -> None: ...
+
+    here = __name__
+    for fn, message in (
+        (pay, "the argument price of pay cannot be stored: Money is not a data type; use"),
+        (pay_all, f"the argument prices of pay_all cannot be stored: {here}.Money is not a data type, but a part of"),
+        (buy, f"the argument purchase of buy cannot be stored: {here}.Money is not a data type, but a part of Purch"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            inputs_for(fn).check()
+        assert refused.value.code == "type_not_storable"
+        assert refused.value.message.startswith(message)
+        assert "flowfabric" not in refused.value.message and "arbitrary_types_allowed" not in refused.value.message

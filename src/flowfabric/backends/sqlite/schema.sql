@@ -145,6 +145,8 @@ CREATE INDEX ff_execution_deadline ON ff.execution (deadline_at) WHERE deadline_
 CREATE INDEX ff_execution_flow ON ff.execution (flow_id, state, id) WHERE flow_id IS NOT NULL;
 CREATE INDEX ff_execution_parent ON ff.execution (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX ff_execution_cancel_due ON ff.execution (cancel_due_at) WHERE cancel_due_at IS NOT NULL AND ended_at IS NULL;
+-- The held executions, by kind. A hold reason may be too long for an index entry, so it is not in the index.
+CREATE INDEX ff_execution_held ON ff.execution (namespace, kind, id) WHERE hold_reason IS NOT NULL;
 -- Flow members and parents are purged together with their flow, so this index leaves them out.
 CREATE INDEX ff_execution_purge ON ff.execution (purge_at) WHERE purge_at IS NOT NULL AND flow_id IS NULL AND NOT has_children;
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,20 @@ from flowfabric.cli.output import format_count, format_json, format_time, print_
 from flowfabric.cli.targets import open_for_reading
 from flowfabric.cli.terminal import Screen, wrap_text
 from flowfabric.core.errors import FlowFabricError, Unavailable
-from flowfabric.core.workers import unoffered_capabilities
-from flowfabric.engine import Backlog, Engine, EventsStatus, KeyView, LaneInfo, LaneState, StoreInfo, WorkerInfo
+from flowfabric.core.workers import find_missing_worker
+from flowfabric.engine import (
+    Backlog,
+    Engine,
+    EventsStatus,
+    HeldWork,
+    KeyView,
+    LaneInfo,
+    LaneState,
+    StoreInfo,
+    WorkerInfo,
+)
 from flowfabric.engine.keys import FILE_VARIABLE
+from flowfabric.runtime.journal import first_difference
 from flowfabric.store.file_permissions import can_others_read
 
 Verdict = Literal["ok", "warning", "wrong"]
@@ -93,6 +105,7 @@ class DoctorContext:
     workers: Sequence[WorkerInfo]
     lanes: Mapping[str, LaneInfo]
     backlog: Sequence[Backlog]
+    held: Sequence[HeldWork] = ()
     damage: Sequence[str] | None = None
 
 
@@ -110,6 +123,7 @@ async def gather_context(engine: Engine, *, deep: bool = False) -> DoctorContext
         workers=await read_workers(engine),
         lanes={lane.lane: lane for lane in await read_lanes(engine)},
         backlog=await engine.backlog(),
+        held=await engine.held_work(),
         damage=await engine.find_damage() if deep else None,
     )
 
@@ -351,17 +365,42 @@ def _check_backlog(context: DoctorContext, backlog: Backlog) -> Iterator[DoctorF
         advice = f"flowfabric lanes resume {backlog.lane}"
         yield DoctorFinding("lanes", "warning", f"{what}: the lane is {lane}", advice)
         return
-    workers = [worker for worker in context.workers if backlog.lane in worker.lanes]
-    if not workers:
-        advice = f"start one: flowfabric worker MODULE:APP --lane {backlog.lane}"
-        yield DoctorFinding("lanes", "warning", f"{what}: no live worker claims from it", advice)
-    elif not any(set(backlog.requires) <= set(worker.capabilities) for worker in workers):
-        lacking = ", ".join(unoffered_capabilities(backlog.requires, workers) or backlog.requires)
-        advice = "start a worker with " + " ".join(f"--capability {name}" for name in backlog.requires)
-        yield DoctorFinding("lanes", "warning", f"{what}: no live worker there offers {lacking}", advice)
+    missing = find_missing_worker(backlog.lane, backlog.kind, backlog.requires, context.workers)
+    if missing is not None:
+        remedies = {
+            "lane": f"start one: flowfabric worker MODULE:APP --lane {backlog.lane}",
+            "kind": f"start a worker whose app has a task {backlog.kind}: flowfabric worker MODULE:APP",
+            "capabilities": "start a worker with " + " ".join(f"--capability {name}" for name in backlog.requires),
+        }
+        yield DoctorFinding("lanes", "warning", f"{what}: {missing.sentence}", remedies[missing.cause])
 
 
+def check_held(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that no execution is held. Work that a worker held needs a repair, so it is wrong."""
+    for held in context.held:
+        number = format_count(held.number.value, "execution") + ("" if held.number.is_exact else " or more")
+        verb = "is" if held.number.value == 1 else "are"
+        which = f"--all --kind {shlex.quote(held.kind)} --held-for {shlex.quote(held.reason)}"
+        unhold = f"flowfabric unhold {which if 0 < len(held.reason) < 256 else held.first}"
+        if held.report is None:
+            text = f"{number} of {held.kind} {verb} held by an operator ({held.reason or 'no reason given'})"
+            yield DoctorFinding("held", "warning", text, f"to continue: {unhold}")
+            continue
+        text = f"{number} of {held.kind} {verb} held ({held.reason}). First: {first_difference(held.report)}"
+        repair = _REPAIRS.get(held.reason, "repair the cause")
+        advice = f"{repair}, then {unhold}; flowfabric show {held.first} prints the report"
+        yield DoctorFinding("held", "wrong", text, advice)
+    if not context.held:
+        yield DoctorFinding("held", "ok", "no execution is held")
+
+
+# How to repair the cause of a hold, by its reason.
+_REPAIRS = {
+    "diverged": 'deploy the former code, or repair the new code with changed("…"), a step name or version=2',
+    "input_mismatch": "restore the old parameters, or register version=2",
+    "run_failed": "upgrade or report the error in flowfabric's own code",
+}
 CHECKS = (
     check_store, check_durability, check_connection, check_data, check_permissions, check_clock, check_keys,
-    check_notifications, check_workers, check_lanes,
+    check_notifications, check_workers, check_lanes, check_held,
 )  # fmt: skip

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 
-from flowfabric.app.app import App, new_worker
+from flowfabric.app.app import App
+from flowfabric.app.store_address import redact_password
+from flowfabric.app.workers import lanes_of, new_worker, stderr_handler
 from flowfabric.cli.inputs import audit_args, confirm, page_args, require_confirmation
 from flowfabric.cli.output import (
     format_age,
@@ -20,7 +22,7 @@ from flowfabric.cli.output import (
     print_result,
     stdout_screen,
 )
-from flowfabric.cli.targets import load_app_with_options, open_for_reading, open_for_writing, redact_password
+from flowfabric.cli.targets import load_app_with_options, open_for_reading, open_for_writing
 from flowfabric.cli.terminal import Column, Screen, format_table
 from flowfabric.core import validation
 from flowfabric.core.workers import worker_not_found
@@ -88,11 +90,13 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 async def _work(app: App, arguments: argparse.Namespace) -> None:
-    lanes = tuple(arguments.lane) or ("default",)
     try:
+        engine = await app.engine()
+        app.check()
+        lanes = tuple(arguments.lane) or lanes_of(app)
         worker = new_worker(
             app,
-            await app.engine(),
+            engine,
             concurrency=arguments.concurrency,
             lanes=lanes,
             capabilities=tuple(arguments.capability),
@@ -123,8 +127,6 @@ def _print_status(arguments: argparse.Namespace, app: App, status: str, instance
 
 
 def _log_to_stderr(level: int) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("flowfabric")
-    logger.handlers = [handler]
+    logger.handlers = [stderr_handler()]
     logger.setLevel(level)

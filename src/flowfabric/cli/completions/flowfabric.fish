@@ -274,7 +274,7 @@ complete -c flowfabric -n '_shtab_flowfabric_using unhold' -l json -d 'print one
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a worker -d 'run a worker for the tasks of an app'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -s h -l help -d 'show this help message and exit'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l concurrency -x -d 'run at most N executions at a time (16)'
-complete -c flowfabric -n '_shtab_flowfabric_using worker' -l lane -x -d 'claim from this lane; repeatable (default)'
+complete -c flowfabric -n '_shtab_flowfabric_using worker' -l lane -x -d 'claim only from this lane; repeatable (all lanes of the app)'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l capability -x -d 'offer this capability; repeatable'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l lease -x -d 'the duration of a lease (30s)'
 complete -c flowfabric -n '_shtab_flowfabric_using worker' -l code-version -x -d 'register this version of the code (a digest of the code)'

@@ -706,7 +706,7 @@ _shtab_flowfabric_waitpoints_defaults_added=0
 _shtab_flowfabric_worker_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--concurrency[run at most N executions at a time (16)]:N:"
-  "*--lane[claim from this lane\; repeatable (default)]:lane:"
+  "*--lane[claim only from this lane\; repeatable (all lanes of the app)]:lane:"
   "*--capability[offer this capability\; repeatable]:capability:"
   "--lease[the duration of a lease (30s)]:DURATION:"
   "--code-version[register this version of the code (a digest of the code)]:NAME:"

@@ -199,6 +199,20 @@ class Backlog:
     waiting: ApproximateCount
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWork:
+    """The held executions of one kind with the same hold reason: how many, and the oldest of them.
+
+    `report` is the report of the worker that held the oldest one, or None if an operator held it.
+    """
+
+    kind: str
+    reason: str
+    number: ApproximateCount
+    first: UUID
+    report: str | None
+
+
 def summarize(execution: Execution) -> Summary:
     """Return the summary of an execution."""
     return Summary(**_summary_values(execution))

@@ -139,7 +139,7 @@ def decide_create_waitpoint(
     existing, closed = _find_open(inputs, request.key, now)
     if existing is not None:
         return _return_existing(execution, existing, request, minter)
-    _check_number(execution, inputs, 1)
+    check_number(execution, inputs, 1)
     expires_at = now + request.expires if request.expires is not None else request.expires_at
     waitpoint = Waitpoint(
         id=request.seed.id,
@@ -166,7 +166,7 @@ def decide_create_waitpoints(
     decisions = [decide_create_waitpoint(execution, request, inputs, minter, now) for request in requests]
     written = [decision.waits for decision in decisions if decision.waits is not None]
     added = tuple(item for changes in written for item in changes.added)
-    _check_number(execution, inputs, len(added))
+    check_number(execution, inputs, len(added))
     moved = tuple(item for changes in written for item in changes.moved)
     outcomes = [decision.outcome for decision in decisions]
     if not written:
@@ -182,7 +182,7 @@ def decide_suspend(
     suspension = _make_suspension(execution, request, now)
     pairs = zip(request.bindings, request.seeds, strict=True)
     bound = [_bind(suspension, binding, drawn, inputs, minter) for binding, drawn in pairs]
-    _check_number(execution, inputs, sum(item.is_new for item in bound))
+    check_number(execution, inputs, sum(item.is_new for item in bound))
     _check_condition(request, bound, suspension)
     _check_places(execution, request.bindings)
     arrived = _ended_children(execution, bound, inputs, now)
@@ -350,7 +350,7 @@ def _check_fit(binding: Bound, existing: Waitpoint, now: datetime) -> None:
         raise Conflict("waitpoint_already_exists", message, waitpoint=binding.key, waitpoint_id=existing.id)
 
 
-def _check_number(execution: Execution, inputs: SuspendInputs, more: int) -> None:
+def check_number(execution: Execution, inputs: SuspendInputs, more: int) -> None:
     if len(inputs.waitpoints) + more > MAX_OPEN_WAITPOINTS:
         message = f"it has {len(inputs.waitpoints)} open waitpoints, the limit is {MAX_OPEN_WAITPOINTS}; close some"
         raise refusal(execution, "too_many_open_waitpoints", message)

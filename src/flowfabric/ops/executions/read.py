@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
@@ -13,6 +14,7 @@ from flowfabric.core.executions.views import (
     ApproximateCount,
     Backlog,
     Description,
+    HeldWork,
     Outcome,
     Summary,
     describe_execution,
@@ -21,12 +23,13 @@ from flowfabric.core.executions.views import (
 )
 from flowfabric.ops.locks import read_execution
 from flowfabric.ops.operation import operation
-from flowfabric.ops.waits.read import read_hold_report, read_wait_views
+from flowfabric.ops.waits.read import read_hold_report, read_report, read_wait_views
 from flowfabric.store.records import Listing
 from flowfabric.store.transaction import Transaction
 
 MAX_EXACT_COUNT = 10_000
 MAX_EXACT_BACKLOG = 1_000
+MAX_HELD_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,23 @@ async def count_by_state(tx: Transaction, namespace: str, _: None) -> dict[State
 async def backlog(tx: Transaction, namespace: str, _: None) -> list[Backlog]:
     """Return how many executions wait for a worker, by lane, kind and required capabilities."""
     return await tx.routes.backlog(namespace, MAX_EXACT_BACKLOG)
+
+
+@operation(read_only=True)
+async def held_work(tx: Transaction, namespace: str, _: None) -> list[HeldWork]:
+    """Return the held executions by kind and hold reason, with the report of the oldest one of each."""
+    work: list[HeldWork] = []
+    kind = await tx.executions.next_held_kind(namespace, "")
+    while kind is not None and len(work) < MAX_HELD_GROUPS:
+        held = await tx.executions.list_hold_reasons(namespace, kind, MAX_EXACT_BACKLOG + 1)
+        numbers = Counter(reason for _, reason in held)
+        oldest = {reason: id_ for id_, reason in reversed(held)}
+        for reason, number in numbers.most_common(MAX_HELD_GROUPS - len(work)):
+            count = ApproximateCount(number, is_exact=len(held) <= MAX_EXACT_BACKLOG)
+            report = await read_report(tx, oldest[reason])
+            work.append(HeldWork(kind=kind, reason=reason, number=count, first=oldest[reason], report=report))
+        kind = await tx.executions.next_held_kind(namespace, kind)
+    return work
 
 
 @operation(read_only=True, single_statement=True)

@@ -94,9 +94,12 @@ async def read_wait_views(tx: Transaction, id_: UUID) -> tuple[SuspendedView | N
 
 async def read_hold_report(tx: Transaction, execution: Execution) -> str | None:
     """Return the report of the worker that held an execution, or None if an operator held it."""
-    if not is_held(execution):
-        return None
-    event = await tx.events.last_named(execution.id, *HOLD.event)
+    return await read_report(tx, execution.id) if is_held(execution) else None
+
+
+async def read_report(tx: Transaction, held: UUID) -> str | None:
+    """Return the report of the worker that held this held execution, or None if an operator held it."""
+    event = await tx.events.last_named(held, *HOLD.event)
     return event.details.get("report") if event is not None and event.details else None
 
 

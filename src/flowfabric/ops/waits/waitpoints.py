@@ -10,6 +10,7 @@ from flowfabric.core.executions.records import Execution, Fence
 from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import Minter
+from flowfabric.core.waits.declare import DeclareSignals, decide_declare_signals
 from flowfabric.core.waits.suspend import (
     NO_INPUTS,
     CreateWaitpoint,
@@ -49,6 +50,16 @@ async def create_waitpoints(tx: Transaction, namespace: str, create: WithKeys[Cr
     if request.steps and decision.after is None:
         decision = replace(decision, after=moved)
     return await write_one(tx, decision)
+
+
+@operation()
+async def declare_signals(tx: Transaction, namespace: str, request: DeclareSignals) -> tuple[str, ...]:
+    """Open waitpoints for signals that the submission did not declare, and return their names."""
+    execution, now = await lock_owned(tx, namespace, request.fence)
+    inputs = await load_suspend_inputs(tx, await tx.waits.open_waitpoints([execution.id]), {})
+    known = await tx.waits.declared_signals(execution.id)
+    own_inputs = inputs.get(execution.id, NO_INPUTS)
+    return await write_one(tx, decide_declare_signals(execution, request, own_inputs, known, now))
 
 
 @dataclass(frozen=True, slots=True)

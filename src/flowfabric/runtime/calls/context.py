@@ -7,17 +7,15 @@ import json
 import logging
 from datetime import datetime
 from random import Random
-from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import BRANCH, STEP, Branch, require_branch
 from flowfabric.runtime.journal import CallId
+from flowfabric.runtime.progress import send_report, send_report_later
+from flowfabric.store.forks import check_not_forked
 from flowfabric.values.records import TaskContext
-
-if TYPE_CHECKING:
-    from flowfabric.runtime.run import TaskRun
 
 
 def now() -> datetime:
@@ -61,14 +59,23 @@ def changed(name: str, /) -> bool:
 
 
 def progress(percent: float, message: str = "") -> None:
-    """Report the progress of the task. The report is ignored while the task only repeats recorded calls."""
-    branch = require_branch("progress")
-    run = branch.run
-    run.calls.check_alive(branch)
+    """Report the progress of the task, also inside a step. Repeated calls are ignored while the task replays.
+
+    Inside steps, the newest report is stored at most once a second.
+    """
+    step = STEP.get()
+    if step is None:
+        branch = require_branch("progress")
+        run, is_ignored = branch.run, branch.is_replaying
+        run.calls.check_alive(branch)
+    else:
+        check_not_forked(step.run.forks)
+        run, is_ignored = step.run, step.is_abandoned
     if not 0 <= percent <= 100:
         raise InvalidRequest("out_of_range", "percent must be between 0 and 100", field="percent")
-    if not branch.is_replaying:
-        run.loop.call_soon_threadsafe(_start_progress, run, int(percent), message)
+    if not is_ignored:
+        send = send_report if step is None else send_report_later
+        run.loop.call_soon_threadsafe(send, run, (int(percent), message))
 
 
 def current() -> TaskContext:
@@ -92,21 +99,6 @@ def current() -> TaskContext:
         idempotency_key=step.key if step is not None else str(lease.execution_id),
         tags=lease.tags,
     )
-
-
-def _start_progress(run: TaskRun, percent: int, message: str) -> None:
-    task = run.loop.create_task(_send_progress(run, percent, message))
-    run.background_tasks.add(task)
-    task.add_done_callback(run.background_tasks.discard)
-
-
-async def _send_progress(run: TaskRun, percent: int, message: str) -> None:
-    if not run.owns_lease():
-        return
-    try:
-        await run.engine.leases.progress(run.lease.fence, percent, message or None)
-    except FlowFabricError as error:
-        logger.info("The progress of %s could not be reported: %s", run.lease.execution_id, error)
 
 
 def _is_first_run(_: logging.LogRecord) -> bool:

@@ -22,7 +22,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.policy import Backoff, backoff_delay
 from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, StepContext, require_branch
-from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
+from flowfabric.runtime.durable_call import LOG, DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.results import store_result
 from flowfabric.runtime.run import is_final
@@ -31,12 +31,13 @@ from flowfabric.runtime.waits import Wait
 from flowfabric.values import failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
 from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused
-from flowfabric.values.inputs import digest_arguments
+from flowfabric.values.inputs import ChangedArguments, digest_arguments
 from flowfabric.values.records import ErrorInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__flowfabric_step__"
 _SEPARATORS = ("#", "[", "/")
+_changed = ChangedArguments()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +235,20 @@ class StepCall(DurableCall[Any]):
         """Call the function and record its result. Return the stored value."""
         result = await self._perform()
         stored = store_result(result, return_codec(self.fn), self)
+        self.warn_if_changed()
         await self.run.record_writer.write(self.call_id.record(StepStatus.OK, value=stored.data))
         return stored.value
+
+    def warn_if_changed(self) -> None:
+        """Warn once per function if the step has changed its arguments. A later run would not see the change."""
+        function = (self.run.task.name, self.plan.name)
+        if _changed.found(function, self.call_id.digest, self.args, self.kwargs):
+            LOG.warning(
+                "%s %s: %s changed its arguments, which a later run would not see; return the new value instead",
+                self.run.task.name,
+                self.run.lease.execution_id,
+                self.path,
+            )
 
     def _perform(self) -> Coroutine[Any, Any, Any]:
         """Call the function. With strict hooks, as in tests, raise if the function changes its arguments.

@@ -33,6 +33,7 @@ class TransactionCall(StepCall):
             STEP.reset(token)
         # An earlier try that failed may have left an unwritten record of this call, so discard that record.
         self.run.record_writer.discard(record)
+        self.warn_if_changed()
         self.run.hooks.record_stored(self.run, record)
         self.run.calls.check_over()
         return return_codec(self.fn).restore(record.value)

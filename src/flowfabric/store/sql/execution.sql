@@ -213,6 +213,24 @@ WHERE e.namespace = :namespace
 ORDER BY e.id
 LIMIT :limit
 
+-- name: next_held_kind
+SELECT e.kind
+FROM ff.execution AS e
+WHERE e.namespace = :namespace
+    AND e.hold_reason IS NOT NULL
+    AND e.kind > :after
+ORDER BY e.kind, e.id
+LIMIT 1
+
+-- name: held_of_kind
+SELECT e.id, SUBSTR(e.hold_reason, 1, 256) AS hold_reason
+FROM ff.execution AS e
+WHERE e.namespace = :namespace
+    AND e.hold_reason IS NOT NULL
+    AND e.kind = :kind
+ORDER BY e.id
+LIMIT :limit
+
 -- name: count_in_state
 SELECT COUNT(*) AS count
 FROM (
