@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.engine import (
+    ApprovalPrompt,
     ChildSubmission,
     Edge,
     Fence,
@@ -168,6 +169,8 @@ ROLES = {
     "Mapping[str, int]": Role(_NO_PLACES, good=({},)),
     "Condition": Role(_NO_CONDITIONS),
     "str | Secret": Role(_NO_WAITPOINT_TOKENS),
+    "UUID | str | Secret": Role([*_NO_IDS, *(bad for bad in _NO_WAITPOINT_TOKENS if bad != ID)]),
+    "ApprovalPrompt": Role(["prompt", 7, b"x", {"title": "x"}, ApprovalPrompt]),
     "Graph": Role(["graph", 7, Graph, {"a": []}]),
     "Join": Role(["all_of", 7, JoinKind.ALL_OF]),
     "Sequence[Member | Edge | str]": Role(
@@ -199,6 +202,7 @@ ROLES = {
             "CancelPolicy | str",
             "FlowState | str",
             "Start | str",
+            "DecisionWord",
         ],
         Role(["", "nonsense", "ACTIVE", NUL, SURROGATE, LONG, 7, b"active"]),
     ),
@@ -210,6 +214,7 @@ BY_NAME = {
     "reason": _FREE_TEXT,
     "message": _FREE_TEXT,
     "hold_reason": _FREE_TEXT,
+    "comment": _FREE_TEXT,
     "report": _FREE_TEXT,
     "url": Role(["", NUL, SURROGATE, LONG, 7, b"jobs.db", "http://x/y", "sqlite://host/x", "sqlite:///a%00b", "x://["]),
     "schema": Role(["", "A", "a b", 'x"; DROP SCHEMA public; --', "1a", "ü", "x" * 64, NUL, SURROGATE, LONG, 7, b"a"]),

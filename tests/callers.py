@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,8 +11,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, Protocol
 
 import asyncpg
+import django
 import psycopg
 import sqlalchemy
+from django.conf import settings
+from django.db import connections, transaction
+from django.db.utils import ConnectionHandler
+from django.utils.connection import ConnectionProxy
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -208,6 +215,61 @@ class SqliteCaller(SyncCaller):
         self.connection.execute("BEGIN")
 
 
+class DjangoCaller(SyncCaller):
+    """A program that uses Django, with `django.db.connection` inside `transaction.atomic()`."""
+
+    def __init__(self, alias: str, engine: Engine, table: str) -> None:
+        connection: Any = ConnectionProxy(connections, alias)
+        super().__init__(connection, engine, self._insert)
+        self.alias, self._table = alias, table
+        self._begin()
+
+    def end(self) -> None:
+        """Commit the transaction, or roll it back if Django must do so. Begin no other."""
+        self._atomic.__exit__(None, None, None)
+
+    def _begin(self) -> None:
+        self._atomic = transaction.atomic(using=self.alias)
+        self._atomic.__enter__()
+
+    def _insert(self, text: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {self._table} (text) VALUES (%s)", [text])
+
+    async def commit(self) -> None:
+        self.end()
+        self._begin()
+
+    async def rollback(self) -> None:
+        transaction.set_rollback(True, using=self.alias)
+        await self.commit()
+
+
+@asynccontextmanager
+async def django_connection(store: PostgresTestStore | SqliteTestStore, engine: Engine) -> AsyncIterator[Caller]:
+    if not settings.configured:
+        settings.configure(LOGGING_CONFIG=None, TIME_ZONE="UTC")
+        django.setup()
+    alias, table = own_namespace(), _table(store) if isinstance(store, PostgresTestStore) else "ff_note"
+    connections[alias] = ConnectionHandler({"default": django_database(store)})["default"]
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Our tests run in an event loop.
+    try:
+        yield DjangoCaller(alias, engine, table)
+    finally:
+        connections[alias].close()
+        del connections[alias], os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+def django_database(store: PostgresTestStore | SqliteTestStore) -> dict[str, object]:
+    """Return the settings of Django for the database of a store."""
+    if isinstance(store, SqliteTestStore):
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(store.path)}
+    parts = conninfo_to_dict(store.url)
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    known = {setting: parts.get(name) or "" for setting, name in names.items()}
+    return {"ENGINE": "django.db.backends.postgresql", **known}
+
+
 Opening = Callable[[Any, Engine], AbstractAsyncContextManager[Caller]]
 
 ON_POSTGRES: dict[str, Opening] = {
@@ -215,6 +277,7 @@ ON_POSTGRES: dict[str, Opening] = {
     "asyncpg pool": asyncpg_pool,
     "psycopg": psycopg_connection,
     "psycopg async": psycopg_async,
+    "django": django_connection,
     "sqlalchemy connection": sqlalchemy_connection,
     "sqlalchemy session": sqlalchemy_session,
     "sqlalchemy async connection, asyncpg": sqlalchemy_async("asyncpg", AsyncConnection),
@@ -222,7 +285,10 @@ ON_POSTGRES: dict[str, Opening] = {
     "sqlalchemy async session, asyncpg": sqlalchemy_async("asyncpg", AsyncSession),
     "sqlalchemy async session, psycopg": sqlalchemy_async("psycopg", AsyncSession),
 }
-ON_SQLITE: dict[str, Opening] = {"sqlite3": sqlite3_connection}
+ON_SQLITE: dict[str, Opening] = {
+    "sqlite3": sqlite3_connection,
+    "django on sqlite3": django_connection,
+}
 
 
 def _table(store: PostgresTestStore) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -41,6 +42,19 @@ def test_every_public_class_and_function_has_a_docstring(face: ModuleType) -> No
 
 def test_public_names_match_the_recorded_list() -> None:
     assert public_names() == SNAPSHOT.read_text(encoding="utf-8").split(), REGENERATE
+
+
+def test_dir_lists_the_public_names() -> None:
+    import flowfabric
+
+    assert {"__version__", *flowfabric.__all__} <= set(dir(flowfabric))
+    assert [name for name in dir(flowfabric) if not name.startswith("__")] == flowfabric.__all__
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    import flowfabric
+
+    assert flowfabric.__version__ == version("flowfabric")
 
 
 def public_names() -> list[str]:

@@ -158,6 +158,7 @@ class {name}{f"({generic})" if generic else ""}:
     assert isinstance(view, ast.ClassDef), "the template is a class"
     if name in ("Handle", "FlowHandle"):
         view.body += _statements('@property\ndef id(self) -> UUID:\n    """The id."""\n    return self._inner.id')
+        view.body += _statements('@property\ndef sync(self) -> Self:\n    """This view."""\n    return self')
     for method in _methods(source):
         if method.name not in excluded and (not method.name.startswith("_") or method.name in DUNDERS):
             view.body.append(_view_method(name, method))

@@ -7,6 +7,7 @@ is built, `flowfabric.sync` has the same calls for plain functions, and `flowfab
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
+    __version__: str
     from flowfabric.app.app import App as App
     from flowfabric.app.flow import Flow as Flow
     from flowfabric.app.flow import FlowHandle as FlowHandle
@@ -27,6 +28,7 @@ if _TYPE_CHECKING:
     from flowfabric.core.waits.conditions import AnyOf as AnyOf
     from flowfabric.core.waits.conditions import Count as Count
     from flowfabric.core.waits.conditions import Single as Single
+    from flowfabric.core.waits.decisions import ApprovalDecision as ApprovalDecision
     from flowfabric.engine.engine import Engine as Engine
     from flowfabric.engine.opener import connect as connect
     from flowfabric.runtime.calls.approval import Approval as Approval
@@ -69,7 +71,6 @@ if _TYPE_CHECKING:
     from flowfabric.values.errors import Unwind as Unwind
     from flowfabric.values.errors import ValueRefused as ValueRefused
     from flowfabric.values.errors import WaitOverridden as WaitOverridden
-    from flowfabric.values.records import ApprovalDecision as ApprovalDecision
     from flowfabric.values.records import ApprovalRequest as ApprovalRequest
     from flowfabric.values.records import Approved as Approved
     from flowfabric.values.records import Cancelled as Cancelled
@@ -131,7 +132,7 @@ _MODULES = {
     "ExecutionSkipped": "values.errors", "InputMismatch": "values.errors", "LeaseLost": "values.errors",
     "PermanentError": "values.errors", "StepFailed": "values.errors", "Unwind": "values.errors",
     "ValueRefused": "values.errors", "WaitOverridden": "values.errors",
-    "ApprovalDecision": "values.records", "ApprovalRequest": "values.records", "Approved": "values.records",
+    "ApprovalDecision": "core.waits.decisions", "ApprovalRequest": "values.records", "Approved": "values.records",
     "Cancelled": "values.records", "Completed": "values.records", "ConditionMet": "values.records",
     "ErrorInfo": "values.records", "Expired": "values.records", "Failed": "values.records",
     "RaceResult": "values.records", "Received": "values.records", "Rejected": "values.records",
@@ -142,9 +143,18 @@ _MODULES = {
 
 def __getattr__(name: str) -> object:
     """Import a public name on its first use."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("flowfabric")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted({"__version__", *__all__, *(name for name in globals() if name.startswith("__"))})

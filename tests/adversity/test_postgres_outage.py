@@ -42,7 +42,7 @@ async def test_engine_reconnects_when_its_server_is_back(
         for name, call in CALLS.items():
             with pytest.raises(Unavailable) as unavailable:
                 await call(engine, lease)
-            assert unavailable.value.code == "connection_lost", name
+            assert unavailable.value.code in ("connection_lost", "server_unreachable"), name
         spare_server.start()
         await engine.ping()
         outcome = await engine.executions.result(completed.execution_id)
@@ -109,7 +109,7 @@ async def test_subscription_without_follow_raises_in_an_outage(
         with pytest.raises(Unavailable) as unavailable:
             await anext(events)
         spare_server.start()
-    assert unavailable.value.code == "connection_lost"
+    assert unavailable.value.code in ("connection_lost", "server_unreachable")
 
 
 async def test_subscription_of_a_closed_engine_ends(spare: PostgresTestStore) -> None:
@@ -132,7 +132,7 @@ async def test_closing_an_engine_without_a_server_raises_no_error(
     assert refused.value.code == "store_closed"
     with pytest.raises(Unavailable) as lost:
         await spare.connecting()
-    assert lost.value.code == "connection_lost"
+    assert lost.value.code == "server_unreachable"
     spare_server.start()
 
 

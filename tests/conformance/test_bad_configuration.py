@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -105,4 +106,13 @@ async def test_missing_store_is_not_created_without_migration(store: TestStore) 
     else:
         error = await _connect_error(f"{store.url}.absent", migrate=False, durable=False)
     assert isinstance(error, Unavailable)
-    assert error.code == "schema_outdated"
+    assert error.code == "store_not_found"
+    if isinstance(store, PostgresTestStore):
+        command = (
+            f"flowfabric migrate --store postgresql://…/{urlsplit(store.url).path[1:]} --schema {store.schema}_absent"
+        )
+        assert f"in schema {store.schema}_absent" in error.message
+    else:
+        command = f"flowfabric migrate --store {store.url}.absent"
+        assert f"there is no store at {store.url}.absent" in error.message
+    assert f"create the store with `{command}`" in error.message

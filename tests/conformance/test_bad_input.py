@@ -59,6 +59,7 @@ GOOD: dict[str, Any] = {
     "waitpoint": "go",
     "waitpoint_id": UUID(int=1),
     "name": "approved",
+    "decision": "approve",
     "kid": "k2",
     "secret": "ab" * 32,
     "graph": Graph("empty"),
@@ -95,6 +96,7 @@ async def _make_good_arguments(engine: Engine, name: str, method: Callable[..., 
     good = GOOD | {"id": lease.execution_id, "execution_id": lease.execution_id, "fence": lease.fence, "token": token}
     good |= {"body": taking_part(engine)}
     good |= {"steps": [Step("s")], "children": [], "flow_id": (await engine.flows.create("open")).flow_id}
+    good |= {item.name: token for item in parameters(method) if str(item.annotation) == "UUID | str | Secret"}
     required = [parameter.name for parameter in parameters(method) if parameter.default is inspect.Parameter.empty]
     return {name: good[name] for name in required} | REQUIRED_TOGETHER.get(name, {})
 

@@ -92,11 +92,13 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "waitpoints.tokens": lambda engine, at: engine.waitpoints.tokens(at.fence, ["go"]),
     "waitpoints.close": lambda engine, at: engine.waitpoints.close(at.waitpoint),
     "waitpoints.list": lambda engine, at: engine.waitpoints.list(at.id),
+    "waitpoints.describe": lambda engine, at: engine.waitpoints.describe(at.waitpoint),
+    "signals.decide": lambda engine, at: engine.signals.decide(at.waitpoint, "approve"),
     "signals.approve": lambda engine, at: engine.signals.approve(at.id, "early"),
     "signals.send": lambda engine, at: engine.signals.send(at.id, "mail"),
     "signals.list": lambda engine, at: engine.signals.list(at.id),
 }
-AIMED = {"id", "execution_id", "flow_id", "waitpoint_id", "fence", "fences", "results", "grant"}
+AIMED = {"id", "execution_id", "flow_id", "waitpoint", "waitpoint_id", "fence", "fences", "results", "grant"}
 # Submitting operations create the route of their work even if the work is refused.
 SUBMITS = {"executions.submit", "flows.submit", "flows.create", "flows.add"}
 

@@ -96,7 +96,7 @@ async def test_connect_without_migration_does_not_change_an_empty_file(tmp_path:
     file.write_bytes(b"")
     with pytest.raises(Unavailable) as refused:
         await connect(str(file), migrate=False)
-    assert refused.value.code == "schema_outdated" and "contains no store" in refused.value.message
+    assert refused.value.code == "store_not_found" and "contains no store" in refused.value.message
     assert await asyncio.to_thread(os.listdir, tmp_path) == ["other.db"] and file.read_bytes() == b""
 
 

@@ -325,7 +325,7 @@ async def test_object_that_is_no_postgresql_connection_is_refused(store: Postgre
         assert await read_error_code(engine, bad_connection) == "unsupported_connection"
         assert await read_error_code(engine, bad_connection, sync=True) == "unsupported_connection"
     lite.close()
-    with pytest.raises(InvalidRequest, match=r"psycopg2\.extensions.* use a connection of asyncpg, psycopg 3"):
+    with pytest.raises(InvalidRequest, match=r"psycopg2\.extensions.* use a connection of asyncpg or psycopg 3"):
         engine.executions.submit_in_transaction_sync(Connection(), JOB)
 
 

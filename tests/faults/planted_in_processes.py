@@ -42,7 +42,11 @@ PLANTED_IN_PROCESSES = (
     PlantedFault(
         "lease clock stops while the system sleeps",
         f"{SLEPT}[postgres]",
-        Edit("engine/lease_locks.py", 'getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)', "time.CLOCK_MONOTONIC"),
+        Edit(
+            "engine/lease_locks.py",
+            "partial(time.clock_gettime, _CLOCK)",
+            "partial(time.clock_gettime, time.CLOCK_MONOTONIC)",
+        ),
     ),
     PlantedFault(
         "lease is renewed after its term",

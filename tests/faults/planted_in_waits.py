@@ -12,6 +12,7 @@ BACKLOG, SCHEMAS, SKIP = (
     "../conformance/test_signal_schemas.py",
     "../conformance/test_skip_signal.py",
 )
+DECIDE, DECISIONS = "../conformance/test_decide.py", "../concurrency/test_decisions_race.py"
 BESIDE = "../end_to_end/client/test_waits_beside_steps.py"
 UNREADABLE = "../end_to_end/durable/test_unreadable_signals.py"
 IDS, STANDING, USE = (
@@ -152,5 +153,44 @@ PLANTED_IN_SIGNALS = (
         f"{UNREADABLE}::test_queued_signals_that_cannot_be_read_are_skipped_together[memory]",
         Edit("runtime/suspension.py", "or not await reader.read_more(wait.keys())", "or True"),
         Edit("runtime/suspension.py", "        return any_ended or has_skipped\n", "        return any_ended\n"),
+    ),
+    PlantedFault(
+        "signal with a token is a second decision",
+        f"{DECIDE}::test_first_decision_of_an_approver_counts_whichever_way_it_comes[sqlite-link]",
+        Edit("ops/waits/deliver_signal.py", "else as_decision(delivery.request, waitpoint)", "else delivery.request"),
+    ),
+    PlantedFault(
+        "operator and link decide once each",
+        f"{DECISIONS}::test_link_and_operator_decide_at_the_same_moment_and_one_decision_counts[postgres]",
+        Edit(
+            "core/waits/decisions.py",
+            "    if waitpoint.approver is not None:\n        return DECISION_KEY\n",
+            "",
+        ),
+    ),
+    PlantedFault(
+        "decision is not on record",
+        f"{DECIDE}::test_principal_decides_for_an_approver_and_is_on_record[sqlite]",
+        Edit("core/waits/decisions.py", "principal=request.principal if is_known else None", "principal=None"),
+    ),
+    PlantedFault(
+        "everyone decides for everyone",
+        f"{DECIDE}::test_principal_cannot_decide_for_another_approver_by_mistake[postgres]",
+        Edit("core/waits/decisions.py", "    _check_approver(request, waitpoint)\n", ""),
+    ),
+    PlantedFault(
+        "late decision is refused with the state before it",
+        f"{DECISIONS}::test_decision_behind_the_end_of_its_wait_is_refused_with_the_reason[postgres-by_link]",
+        Edit(
+            "ops/waits/decide.py",
+            "        waitpoint, execution = await _find(tx, namespace, query, request.keys)\n        raise",
+            "        raise",
+        ),
+        Edit("ops/waits/decide.py", "waitpoint, _ = await _find", "waitpoint, execution = await _find"),
+    ),
+    PlantedFault(
+        "page asks for a decision again",
+        "../end_to_end/web/test_links.py::test_opening_a_link_again_shows_the_decision[sqlite]",
+        Edit("web/links.py", "    if wait.decisions:\n", "    if False:\n"),
     ),
 )

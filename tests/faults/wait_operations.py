@@ -189,6 +189,7 @@ WAITS: dict[str, Operation] = {
         suspended(resume_delay="1m"), lambda e, slot: e.signals.deliver(slot.token, "go", signal_id=slot.signal_id)
     ),
     "approve": Operation(suspended(), lambda e, slot: e.signals.approve(slot.execution_id, "boss", suffix="once")),
+    "decide": Operation(suspended(), lambda e, slot: e.signals.decide(slot.waitpoint_id, "approve", principal="ann")),
     "send": Operation(listening, lambda e, id_: e.signals.send(id_, "go", key="once")),
     "skip": Operation(declared, lambda e, slot: e.signals.skip(slot.fence, 1, "not readable")),
     "operator resume": Operation(

@@ -118,7 +118,7 @@ async def test_schema_newer_than_the_program_is_rejected(store: TestStore, may_m
 async def test_empty_store_without_permission_to_migrate_is_rejected_and_stays_empty(store: TestStore) -> None:
     with pytest.raises(Unavailable) as refused:
         await store.connecting(migrate=False)
-    assert refused.value.code == "schema_outdated"
+    assert refused.value.code == "store_not_found"
     assert await read_tables(store) == set()
 
 

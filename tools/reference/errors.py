@@ -33,7 +33,7 @@ _SAID = {
     "execution_expired": "the execution ran out of time: {reason}",
     "execution_failed": "the execution failed: {type}: {message}",
     "execution_skipped": "the execution was skipped: {reason}",
-    "invalid_input": "the input of a submit does not fit the task: {reason}",
+    "invalid_input": "INPUT does not fit {task}: {reason}; pass the parameters by name as JSON",
     "input_mismatch": "the stored input does not fit {function}: {reason}",
     "permanent_error": "your own message",
     "step_failed": "{path} failed: {type}: {message}; declare raises=[{type}] to catch it by class",

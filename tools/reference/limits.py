@@ -23,15 +23,15 @@ from flowfabric.core.policy import DEFAULT_BACKOFF, DEFAULT_POLICY, Backoff
 from flowfabric.core.tokens import key_file
 from flowfabric.core.tokens import key_ring as keyring
 from flowfabric.core.tokens import token as tokens
-from flowfabric.core.waits import conditions, schemas
+from flowfabric.core.waits import conditions, prompts, schemas
 from flowfabric.core.waits import suspend as suspending
 from flowfabric.engine import opener as connecting
 from flowfabric.engine import workers as register
 from flowfabric.ops.executions import read as counting
 from flowfabric.runtime import waits as parking
 from flowfabric.values import failures
+from flowfabric.web import pages
 from flowfabric.web import request as reading
-from flowfabric.web import responses
 from flowfabric.worker import worker
 
 # The modules that define limits, and the meaning of each limit. Every public constant with a number or a duration must
@@ -43,7 +43,7 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "MAX_SIGNAL_BYTES": "bytes of the payload of a signal or callback",
         "MAX_TEXT_BYTES": "bytes of free text such as a reason or a comment",
         "MAX_NAME_CHARACTERS": "characters of a kind, lane, key or other name; printable, no space at either end",
-        "MAX_TAGS": "tags of one execution; keys look like `team.owner`",
+        "MAX_TAGS": "tags of one execution; keys look like `customer` or `team.owner`",
         "MAX_TAG_VALUE_BYTES": "bytes of the value of a tag",
         "MAX_CAPABILITIES": "capabilities that an execution requires or a worker offers",
         "MAX_CAPABILITIES_BYTES": "bytes of all these capabilities together",
@@ -65,6 +65,10 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "MAX_TOTAL_N": "the sum of n over all `Count`s of a condition",
     },
     schemas: {"MAX_SCHEMA_BYTES": "bytes of the schema of a payload; a larger one is not stored for a task"},
+    prompts: {
+        "MAX_SHOW_VALUES": "values in `show=` of an approval; the title is a name, and the details are free text",
+        "MAX_SHOW_BYTES": "bytes of these values as JSON",
+    },
     suspending: {"MAX_OPEN_WAITPOINTS": "open waitpoints of one execution"},
     continuing: {"MAX_REPORT_BYTES": "bytes of the report of a divergence"},
     postponing: {
@@ -88,7 +92,7 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "MAX_BODY_BYTES": "bytes of a request to `app.asgi()`",
         "MAX_JSON_DEPTH": "nesting levels of the JSON in such a request",
     },
-    responses: {"MAX_COMMENT_CHARACTERS": "characters of an approver's comment on the page of a link"},
+    pages: {"MAX_COMMENT_CHARACTERS": "characters of an approver's comment on the page of a link"},
     worker: {"MAX_SLOTS": "`concurrency=` of a worker: concurrent executions"},
     register: {"MAX_SLOTS": "slots that a worker registers"},
     parking: {"MAX_OPEN_WAITS": "concurrent waits of the branches of one execution; children are not counted"},

@@ -16,7 +16,7 @@ from flowfabric.app import loader, submit, workers
 from flowfabric.app.flow import Flow
 from flowfabric.app.handle import Handle
 from flowfabric.app.store_address import resolve_store, working_directory
-from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name, validate_settings
+from flowfabric.app.task import Call, Registry, Task, codecs_for, task_name
 from flowfabric.app.workers import DEFAULT_CONCURRENCY, DEFAULT_LEASE
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
@@ -24,10 +24,12 @@ from flowfabric.core.policy import Backoff
 from flowfabric.core.store_address import make_absolute
 from flowfabric.runtime import signals
 from flowfabric.runtime.branch import BRANCH
-from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
+from flowfabric.runtime.options import check_settings
+from flowfabric.runtime.runner import TaskSettings
+from flowfabric.runtime.signals import Delivery, Signal
 from flowfabric.store.forks import Forks
 from flowfabric.values import ValueCodec, frame_namespace
-from flowfabric.values.aliases import Async, Durable, Duration, P, R
+from flowfabric.values.aliases import Async, Durable, Duration, P, R, awaited_as
 
 if TYPE_CHECKING:
     from flowfabric.app import sync_client
@@ -126,7 +128,7 @@ class App:
         that waits gets an exception of the same class. The execution accepts the signals in `signals` as soon as it is
         submitted. With `retry_on`, the task and its steps retry only failures of these categories or classes.
         """
-        task_settings = validate_settings(settings)
+        task_settings = TaskSettings(**check_settings(settings))
         names = frame_namespace(sys._getframe(1))
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
@@ -162,6 +164,9 @@ class App:
         loader.refuse_while_importing()
         if task is None:
             return workers.run_until_signalled(self, kwargs)
+        if not isinstance(task, Task):
+            message = f"app.run takes a task and its arguments, as in app.run(task, …), not {type(task).__name__}"
+            raise InvalidRequest("invalid_type", message, field="task")
         if task.app is not self:
             raise InvalidRequest("other_app", f"{task.name} is a task of another app", kind=task.name)
         return workers.run_until_ended(self, task, args, kwargs)
@@ -200,12 +205,12 @@ class App:
         return signals.deliver(self.engine, token, name, payload, signal_id)
 
     def approve(self, token: str, comment: str = "") -> Durable[Delivery]:
-        """Approve on behalf of the token's approver. Only the first decision with a token counts."""
-        return signals.send_decision(self.engine, token, APPROVE, comment)
+        """Approve on behalf of the token's approver. Only the first decision of an approver counts."""
+        return signals.send_decision(self.engine, token, "approve", comment)
 
     def reject(self, token: str, reason: str = "") -> Durable[Delivery]:
-        """Reject on behalf of the token's approver. Only the first decision with a token counts."""
-        return signals.send_decision(self.engine, token, REJECT, reason)
+        """Reject on behalf of the token's approver. Only the first decision of an approver counts."""
+        return signals.send_decision(self.engine, token, "reject", reason)
 
     def flow(self, name: str | None = None) -> Flow:
         """Return an empty flow. Add tasks to it, then submit it."""
@@ -363,6 +368,7 @@ class Engines:
         """True while the running loop uses an engine that this app did not open."""
         return asyncio.get_running_loop() in self._adopted
 
+    @awaited_as("App.close")
     async def close(self, timeout_s: float | None = None) -> None:
         """Close the engine that was opened for the running loop. The next call of `get` opens a new engine."""
         loop = asyncio.get_running_loop()

@@ -7,7 +7,6 @@ in a thread.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,7 +15,7 @@ from typing import TypeVar
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.runtime.branch import BRANCH, STEP
-from flowfabric.store.forks import check_not_forked
+from flowfabric.store.forks import call_after_fork, check_not_forked
 from flowfabric.values.aliases import Durable
 
 T = TypeVar("T")
@@ -47,7 +46,7 @@ class ClientThread:
 
 
 _thread = ClientThread()
-os.register_at_fork(after_in_child=_thread.reset)
+call_after_fork(_thread.reset)
 
 
 def run_on_client_thread(make: Callable[[], Durable[T]]) -> T:

@@ -28,7 +28,7 @@ from flowfabric.core.ids import derive_id, parse_new_id
 from flowfabric.runtime.calls.step import as_step
 from flowfabric.runtime.flow_inputs import build_inputs
 from flowfabric.runtime.signals import is_in_task, step_derived_id
-from flowfabric.values.aliases import Durable, Duration, P, R, R_co
+from flowfabric.values.aliases import Durable, Duration, P, R, R_co, awaited_as
 from flowfabric.values.placeholders import ResultReference
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Flow:
             if id_ is not None:
                 raise InvalidRequest("invalid_request", "a flow of a task has a derived id; omit id=", flow=self.name)
             return self._make_handle(as_step(f"flow:{self.name}", self._store_in_step))
-        return self._make_handle(self._store(id_ or step_derived_id("flow")))
+        return self._submit(id_ or step_derived_id("flow"))
 
     @property
     def sync(self) -> sync_client.Flow:
@@ -151,6 +151,10 @@ class Flow:
     async def _store(self, id_: UUID | None) -> UUID:
         engine = await self.app.engine()
         return (await engine.flows.submit(self._graph(), id=id_)).flow_id
+
+    @awaited_as("Flow.submit")
+    async def _submit(self, id_: UUID | None) -> FlowHandle:
+        return await self._make_handle(self._store(id_))
 
     async def _make_handle(self, stored: Durable[UUID]) -> FlowHandle:
         return FlowHandle(self.app, await stored, frozenset(self._members))
@@ -240,16 +244,19 @@ class FlowHandle:
         return f"<handle of flow {self.id}>"
 
 
+@awaited_as("FlowHandle.cancel")
 async def _cancel(app: App, id_: UUID, policy: str) -> None:
     engine = await app.engine()
     await engine.flows.cancel(id_, policy=CancelPolicy(policy), principal="program")
 
 
+@awaited_as("FlowHandle.wait")
 async def _wait(app: App, id_: UUID, limit: Duration | None) -> FlowState | None:
     engine = await app.engine()
     return await engine.flows.wait(id_, limit)
 
 
+@awaited_as("FlowHandle.status")
 async def _status(app: App, id_: UUID) -> FlowDescription:
     engine = await app.engine()
     return await engine.flows.describe(id_)

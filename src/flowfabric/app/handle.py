@@ -21,7 +21,7 @@ from flowfabric.runtime import results
 from flowfabric.runtime.branch import current_branch
 from flowfabric.runtime.signals import Delivery, Signal, idempotency_key, is_in_task, send
 from flowfabric.values import ValueCodec, codec_for
-from flowfabric.values.aliases import Durable, Duration, R_co, T
+from flowfabric.values.aliases import Durable, Duration, R_co, T, awaited_as
 from flowfabric.values.records import Cancelled, Completed, Expired, Failed, Skipped, TimedOut
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ class Handle(Generic[R_co]):
         return f"<handle of {self.task.name if self.task else 'execution'} {self.id}>"
 
 
+@awaited_as("Handle.result")
 async def _result(handle: Handle[T], timeout: Duration | None) -> T:  # noqa: ASYNC109
     end = await _wait_for_end(handle, timeout)
     if end is None:
@@ -195,6 +196,7 @@ async def _result(handle: Handle[T], timeout: Duration | None) -> T:  # noqa: AS
     return value
 
 
+@awaited_as("Handle.outcome")
 async def _outcome(handle: Handle[Any], timeout: Duration | None) -> Any:  # noqa: ASYNC109
     end = await _wait_for_end(handle, timeout)
     return TimedOut(datetime.now(UTC)) if end is None else end.outcome
@@ -226,12 +228,14 @@ async def _send_in_step(app: App, id_: UUID, name: str, payload: bytes, key: str
     return await _send(app, id_, name, payload, idempotency_key("signal", key))
 
 
+@awaited_as("Handle.signal")
 async def _send(
     app: App, id_: UUID, name: str, payload: bytes, key: str | None, signal_id: UUID | str | None = None
 ) -> Delivery:
     return await send(await app.engine(), id_, name, payload, key, signal_id=signal_id)
 
 
+@awaited_as("Handle.cancel")
 async def _cancel(app: App, id_: UUID, reason: str, grace: Duration | None, look_up: bool) -> None:
     engine = await app.engine()
     if look_up:
@@ -240,27 +244,32 @@ async def _cancel(app: App, id_: UUID, reason: str, grace: Duration | None, look
     await engine.operator.cancel(id_, reason, children=True, grace=grace, principal=_PRINCIPAL)
 
 
+@awaited_as("Handle.status")
 async def _status(handle: Handle[Any]) -> Status:
     engine = await handle.app.engine()
     return await engine.executions.describe(handle.id)
 
 
+@awaited_as("Handle.replay")
 async def _replay(handle: Handle[Any], from_step: str | None) -> None:
     engine = await handle.app.engine()
     await engine.operator.replay(handle.id, from_step=from_step, principal=_PRINCIPAL)
 
 
+@awaited_as("Handle.unhold")
 async def _unhold(handle: Handle[Any]) -> None:
     engine = await handle.app.engine()
     await engine.operator.unhold(handle.id, principal=_PRINCIPAL)
 
 
+@awaited_as("Handle.history")
 async def _history(handle: Handle[Any]) -> list[Event]:
     from flowfabric.engine.history import whole_history
 
     return await whole_history(await handle.app.engine(), handle.id)
 
 
+@awaited_as("Handle.explain")
 async def _explain(handle: Handle[Any]) -> str:
     engine = await handle.app.engine()
     return (await engine.operator.explain(handle.id)).sentence

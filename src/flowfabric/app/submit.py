@@ -21,7 +21,7 @@ from flowfabric.core.workers import find_missing_worker
 from flowfabric.runtime import results
 from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.runtime.signals import idempotency_key, is_in_task
-from flowfabric.values.aliases import Durable, P, R
+from flowfabric.values.aliases import Durable, P, R, awaited_as
 
 if TYPE_CHECKING:
     from flowfabric.app.app import App
@@ -46,7 +46,7 @@ def find_by_key(task: Task[P, R], key: str) -> Durable[Handle[R]]:
         from flowfabric.runtime.calls.step import as_step
 
         return _to_handle(task, as_step(f"by_key:{task.base}", _find_id, task.app, task.base, name))
-    return _to_handle(task, _find_id(task.app, task.base, name))
+    return _by_key(task, name)
 
 
 def submit_sync(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Handle[R]:
@@ -91,6 +91,7 @@ def submit_many(app: App, calls: Iterable[Call[R]]) -> Durable[list[Handle[R]]]:
     return _submit_many(app, valid_calls, [call.submission for call in valid_calls])
 
 
+@awaited_as("Task.submit")
 async def _submit(task: Task[..., R], submission: Submission) -> Handle[R]:
     engine = await task.app.engine()
     if task.call_options.connection is not None:
@@ -98,6 +99,11 @@ async def _submit(task: Task[..., R], submission: Submission) -> Handle[R]:
     else:
         submitted = await engine.executions.submit(submission)
     return Handle(task.app, submitted.id, task)
+
+
+@awaited_as("Task.by_key")
+async def _by_key(task: Task[..., R], key: str) -> Handle[R]:
+    return Handle(task.app, await _find_id(task.app, task.base, key), task)
 
 
 async def _to_handle(task: Task[..., R], id_: Awaitable[UUID]) -> Handle[R]:
@@ -112,6 +118,7 @@ async def _find_id(app: App, base: str, key: str) -> UUID:
     return execution.id
 
 
+@awaited_as("Task.run")
 async def _run(task: Task[..., R], submission: Submission) -> R:
     engine = await task.app.engine()
     with _warn_without_worker(task.app, engine, submission):
@@ -172,6 +179,7 @@ async def _submit_in_transaction(engine: Engine, connection: object, submission:
     return engine.executions.submit_in_transaction_sync(connection, submission)
 
 
+@awaited_as("App.submit_many")
 async def _submit_many(app: App, calls: Sequence[Call[R]], submissions: Sequence[Submission]) -> list[Handle[R]]:
     engine = await app.engine()
     outcomes: list[Submitted | FlowFabricError] = []
@@ -212,6 +220,7 @@ def _submit_children(calls: Sequence[Call[R]]) -> Durable[list[Handle[R]]]:
     return _to_list(gather(*[submit_child(call.task, call.args, call.kwargs) for call in calls]))
 
 
+@awaited_as("App.submit_many")
 async def _to_list(calls: Durable[tuple[Handle[R], ...]]) -> list[Handle[R]]:
     return list(await calls)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Generic, Literal, NoReturn, overload
+from typing import Any, Generic, Literal, NoReturn, Self, overload
 from uuid import UUID
 
 from flowfabric.app.app import App as AsyncApp
@@ -37,6 +37,11 @@ class Handle(Generic[R_co]):
     def id(self) -> UUID:
         """The id."""
         return self._inner.id
+
+    @property
+    def sync(self) -> Self:
+        """This view."""
+        return self
 
     def __durable_call__(self) -> DurableCall[R_co]:
         """Return a durable call that waits for the result. Groups such as `gather` call this method."""
@@ -210,6 +215,11 @@ class FlowHandle:
         """The id."""
         return self._inner.id
 
+    @property
+    def sync(self) -> Self:
+        """This view."""
+        return self
+
     def __getitem__(self, node: Node[R]) -> Handle[R]:
         return Handle(self._inner[node])
 
@@ -266,11 +276,11 @@ class App:
         return run_on_client_thread(lambda: self._inner.signal(token, name, payload, signal_id=signal_id))
 
     def approve(self, token: str, comment: str = "") -> Delivery:
-        """Approve on behalf of the token's approver. Only the first decision with a token counts."""
+        """Approve on behalf of the token's approver. Only the first decision of an approver counts."""
         return run_on_client_thread(lambda: self._inner.approve(token, comment))
 
     def reject(self, token: str, reason: str = "") -> Delivery:
-        """Reject on behalf of the token's approver. Only the first decision with a token counts."""
+        """Reject on behalf of the token's approver. Only the first decision of an approver counts."""
         return run_on_client_thread(lambda: self._inner.reject(token, reason))
 
     def close(self) -> None:

@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, update_wrapper
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -21,8 +21,8 @@ from flowfabric.app.handle import Handle
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import Submission
-from flowfabric.core.ids import parse_new_id
-from flowfabric.runtime.runner import CallOptions, TaskSettings, validate_raises, validate_retry_on
+from flowfabric.runtime.options import check_options
+from flowfabric.runtime.runner import CallOptions, TaskSettings, task_called_error
 from flowfabric.values import Inputs, Namespace, ValueCodec, inputs_for, return_codec
 from flowfabric.values.aliases import Durable, Duration, P, R, R_co
 
@@ -48,6 +48,9 @@ class Call(Generic[R_co]):
 class Task(Generic[P, R]):
     """A durable function. `fn` is the function itself, for tests and direct calls."""
 
+    __name__: str
+    __qualname__: str
+
     def __init__(
         self,
         app: App,
@@ -57,10 +60,11 @@ class Task(Generic[P, R]):
         settings: TaskSettings,
         call_options: CallOptions | None = None,
     ) -> None:
+        # Give the task the name, the docstring and the signature of its function, as a decorated function has them.
+        update_wrapper(cast(Any, self), fn, updated=())
         self.app = app
         self.base = base
-        version = validation.integer(settings.version, "version", 1, validation.MAX_COUNT)
-        self.name = base if version == 1 else f"{base}@{version}"
+        self.name = base if settings.version == 1 else f"{base}@{settings.version}"
         self.fn = fn
         self.is_async = codecs.is_async
         self.inputs = codecs.inputs
@@ -68,6 +72,11 @@ class Task(Generic[P, R]):
         self.settings = settings
         self.call_options = CallOptions() if call_options is None else call_options
         self.step_plans: WeakKeyDictionary[Callable[..., Any], StepPlan] = WeakKeyDictionary()
+
+    if not TYPE_CHECKING:
+        # Type checkers must not see this method, so that they reject a call of a task.
+        def __call__(self, *args, **kwargs):
+            raise task_called_error(self.fn.__name__)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Durable[Handle[R]]:
         """Store an execution and return its handle.
@@ -132,18 +141,13 @@ class Task(Generic[P, R]):
         execution is stored. A `detached` child is not cancelled with its parent. `creator` is the name of the person
         or program that submits; lists and `flowfabric show` show it.
         """
-        ready_at = None if at is None else validation.timestamp(at, "at")
-        own_id = None if id is None else parse_new_id(id)
-        own_key = None if key is None else validation.name(key, "key")
         options: dict[str, Any] = {
-            "key": own_key, "key_window": key_window, "id": own_id, "name": name, "delay": delay, "at": ready_at,
+            "key": key, "key_window": key_window, "id": id, "name": name, "delay": delay, "at": at,
             "deadline": deadline, "lane": lane,
             "priority": priority, "retries": retries, "requires": requires, "tags": tags,
-            "detached": detached or None, "connection": connection, "creator": creator,
+            "detached": None if detached is False else detached, "connection": connection, "creator": creator,
         }  # fmt: skip
-        call_options = replace(
-            self.call_options, **{word: value for word, value in options.items() if value is not None}
-        )
+        call_options = replace(self.call_options, **check_options(options))
         if call_options.delay is not None and call_options.at is not None:
             raise InvalidRequest("invalid_request", "give delay or at, not both")
         if call_options.key_window is not None and call_options.key is None:
@@ -228,9 +232,12 @@ class Registry:
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
 
     def add(self, task: Task[..., Any]) -> None:
-        """Add a task. If another task has the same kind, raise an error that names the locations of both functions."""
+        """Add a task. If another task has the same kind, raise an error that names the locations of both functions.
+
+        A function of the same module and name replaces the former one, as when a cell of a notebook runs again.
+        """
         other = self._tasks.get(task.name)
-        if other is not None:
+        if other is not None and _defining_name(other.fn) != _defining_name(task.fn):
             message = (
                 f"two tasks of this app are named {task.name!r}, at {source_location(other.fn)} and "
                 f"{source_location(task.fn)}; give one of them another name= or a higher version="
@@ -238,7 +245,7 @@ class Registry:
             raise InvalidRequest("kind_taken", message, kind=task.name)
         self._tasks[task.name] = task
         newest = self._newest.get(task.base)
-        if newest is None or newest.settings.version < task.settings.version:
+        if newest is None or newest.settings.version <= task.settings.version:
             self._newest[task.base] = task
 
     def newest(self, base: str) -> Task[..., Any] | None:
@@ -275,10 +282,5 @@ def source_location(fn: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
 
 
-def validate_settings(settings: Mapping[str, Any]) -> TaskSettings:
-    """Return the validated settings of a task."""
-    values = {word: value for word, value in settings.items() if value is not None}
-    values["signals"] = tuple(values.get("signals", ()))
-    values["raises"] = validate_raises(values.get("raises", ()))
-    values["retry_on"] = validate_retry_on(values.get("retry_on", ()))
-    return TaskSettings(**values)
+def _defining_name(fn: Callable[..., Any]) -> tuple[str, str]:
+    return fn.__module__, fn.__qualname__

@@ -82,7 +82,6 @@ EXECUTION_COMMANDS = (SUBMIT, LIST, SHOW, HISTORY, EXPLAIN, EVENTS)
 
 # Commands that change executions.
 POLICIES = ("cancel_all", "cancel_pending", "flow_only")
-TOKEN = argument("token", metavar="TOKEN", help="the token, or a link that contains it; - reads standard input")
 
 SIGNAL = CommandSpec(
     name="signal", help="deliver a signal", run="signals:signal", is_audited=True, reason_help=None,
@@ -97,13 +96,20 @@ read it from standard input, or `@file`.""",
         argument("--signal-id", metavar="ID", help="the id of the signal; repeating it delivers nothing new"),
     ),
 )  # fmt: skip
+DECISION = (
+    argument("target", metavar="ID|TOKEN", help="the execution or the waitpoint, or the token or link of an approver"),
+    argument("--as", dest="approver", metavar="NAME", help="decide for this approver; without it, as the principal"),
+)
+DECISION_NOTE = """With an execution, the decision is for its open approval; if there are several, they are listed, and
+one of their waitpoints must be named. The history records the principal. Only the first decision of an approver
+counts, by any route."""
 APPROVE = CommandSpec(
-    name="approve", help="approve the request of a token or link", run="signals:approve", is_audited=True,
-    reason_help="a comment, for the task", description="Only the first decision of a token counts.", arguments=(TOKEN,),
+    name="approve", help="approve a request", run="approvals:approve", is_audited=True,
+    reason_help="a comment, for the task", description=DECISION_NOTE, arguments=DECISION,
 )  # fmt: skip
 REJECT = CommandSpec(
-    name="reject", help="reject the request of a token or link", run="signals:reject", is_audited=True,
-    reason_help="why, for the task", description="Only the first decision of a token counts.", arguments=(TOKEN,),
+    name="reject", help="reject a request", run="approvals:reject", is_audited=True,
+    reason_help="why, for the task", description=DECISION_NOTE, arguments=DECISION,
 )  # fmt: skip
 CANCEL = CommandSpec(
     name="cancel", help="cancel an execution or a flow", run="operate:cancel", is_audited=True, needs_confirmation=True,

@@ -19,7 +19,12 @@ _MAX_LISTED_CHOICES = 12
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed arguments, with the `CommandSpec` as `command`. A usage error exits the program."""
+    """Return the parsed arguments, with the `CommandSpec` as `command`. A usage error exits the program.
+
+    Without any argument, print the help instead.
+    """
+    if not (sys.argv[1:] if argv is None else argv):
+        argv = ["--help"]
     return argparse.Namespace(**{**DEFAULTS, **vars(make_parser().parse_args(argv))})
 
 

@@ -37,10 +37,12 @@ MAX_TIME = datetime(9000, 1, 1, tzinfo=UTC)
 
 Duration = timedelta | float | str
 
-_TAG_KEY = re.compile(r"[a-z][a-z0-9_]*\.[a-z0-9_][a-z0-9_.]*")
-_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")
+_TAG_KEY = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_][a-z0-9_.]*)?")
+_NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,6})?)"
+# The parts of a duration, from the longest unit to the shortest. Each part may be missing.
+_DURATION = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in ("w", "d", "h", "m", "s", "ms")))
 _MAX_SECONDS = 10**12
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS_S = (604800.0, 86400.0, 3600.0, 60.0, 1.0, 0.001)
 _CAPABILITY = re.compile(r"[^\x00-\x20\x7f,]+")
 
 
@@ -90,7 +92,7 @@ def too_large(field: str, size: int, limit: int) -> InvalidRequest:
 
 
 def tags(value: object) -> dict[str, str]:
-    """Return at most 64 tags with keys of the form `ns.name` and values of at most 1 KiB."""
+    """Return at most 64 tags, whose keys are words or of the form `ns.name`, with values of at most 1 KiB."""
     if not isinstance(value, Mapping):
         raise wrong_type("tags", "a mapping of text to text", value)
     if len(value) > MAX_TAGS:
@@ -101,9 +103,9 @@ def tags(value: object) -> dict[str, str]:
 
 
 def tag_key(value: object) -> str:
-    """Return a lower-case tag key of the form `ns.name`."""
+    """Return a lower-case tag key: a word, or text of the form `ns.name`."""
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARACTERS or not _TAG_KEY.fullmatch(value):
-        form = f"'team.owner', with at most {MAX_NAME_CHARACTERS} characters"
+        form = f"'customer' or 'team.owner', with at most {MAX_NAME_CHARACTERS} characters"
         message = f"a tag key must look like {form}; it is {preview(value)}"
         raise InvalidRequest("invalid_tag_key", message, limit=MAX_NAME_CHARACTERS)
     return value
@@ -144,7 +146,7 @@ def integer(value: object, field: str, minimum: int, maximum: int) -> int:
 def duration(
     value: object, field: str, minimum: timedelta = timedelta(0), maximum: timedelta = MAX_DURATION
 ) -> timedelta:
-    """Return a duration; accepts a `timedelta`, a number of seconds, or text such as "30s", "15m", "1d"."""
+    """Return a duration; accepts a `timedelta`, a number of seconds, or text such as "30s", "1h30m", "1w"."""
     span = _as_timedelta(value, field)
     if not minimum <= span <= maximum:
         bounds = f"between {minimum.total_seconds():g} s and {maximum.total_seconds():g} s"
@@ -238,10 +240,10 @@ def _as_timedelta(value: object, field: str) -> timedelta:
         return value
     if isinstance(value, str):
         match = _DURATION.fullmatch(value)
-        if match is None:
-            message = f"{field} must look like '500ms', '30s', '15m', '2h' or '1d', not {preview(value)}"
+        if not value or match is None:
+            message = f"{field} must look like '500ms', '30s', '1h30m', '1d' or '1w', not {preview(value)}"
             raise InvalidRequest("invalid_duration", message, field=field)
-        value = float(match[1]) * _UNIT_S[match[2]]
+        value = sum(float(number) * unit_s for number, unit_s in zip(match.groups("0"), _UNITS_S, strict=True))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong_type(field, "a timedelta, a number of seconds or text such as '30s'", value)
     if not -_MAX_SECONDS <= value <= _MAX_SECONDS:  # This comparison is also False for NaN.

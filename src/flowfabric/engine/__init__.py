@@ -117,7 +117,9 @@ from flowfabric.core.waits.conditions import (
     Single,
     TimeoutOnly,
 )
-from flowfabric.core.waits.evaluate import Counted, missing_signals
+from flowfabric.core.waits.decisions import ApprovalDecision, Decided, WaitEnd, WaitpointDescription
+from flowfabric.core.waits.evaluate import ApprovalProgress, Counted, missing_signals
+from flowfabric.core.waits.prompts import ApprovalPrompt
 from flowfabric.core.waits.records import (
     Effect,
     OnTimeout,
@@ -140,24 +142,24 @@ from flowfabric.reconcilers.duty import Tick
 from flowfabric.store.ports import StoreInfo
 
 __all__ = [
-    "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "ApproximateCount", "Attempt",
-    "AttemptOutcome", "AttemptState", "Backlog", "Backoff", "BackoffKind", "BlockingReason", "ByName", "CancelPending",
-    "CancelPolicy", "CancelScheduled", "Child", "ChildSubmission", "ChildrenReady", "Condition", "Conflict",
-    "Continued", "Count", "Counted", "Created", "Delayed", "Description", "Duplicate", "DuplicateSignal", "Edge",
-    "EdgeAdded", "EdgeGroup", "EdgeKind", "EdgeState", "Effect", "Eligibility", "Ended", "Engine", "Event",
-    "EventFamily", "EventsStatus", "Explanation", "Failure", "FailureClass", "Fence", "FlowAlreadyTerminal",
-    "FlowCancelled", "FlowCreated", "FlowDescription", "FlowDuplicate", "FlowFabricError", "FlowPage", "FlowState",
-    "FlowSummary", "Grant", "Graph", "GroupState", "Held", "HeldWork", "Input", "InvalidRequest", "Join", "JoinKind",
-    "KeyState", "KeyView", "LaneInfo", "LanePage", "LaneState", "Lease", "LeaseView", "LifecyclePhase",
-    "ListenerStatus", "MarkedDead", "Member", "MemberAdded", "MemberDuplicate", "NewWaitpoint", "NotFound",
-    "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly", "Outcome", "Override", "Page",
-    "PendingWaitpoint", "Policy", "PriorityChanged", "PublicState", "RecordedStep", "Refused", "Registered", "Released",
-    "Renewed", "Replayed", "Resumed", "Resumption", "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Sealed",
-    "Secret", "Seeded", "Siblings", "Single", "StandingWaitpoint", "Start", "State", "StateVector", "Step",
-    "StepStatus", "StoreInfo", "StoreOptions", "StoredEdge", "StoredSignal", "Submission", "Submitted", "Subscriber",
-    "Subscription", "Summary", "Suspended", "SuspendedView", "SuspensionReason", "TerminalOutcome", "Tick",
-    "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld", "UnusedWaitpoints", "WaitSnapshot",
-    "WaitingForChildren", "WaitpointClosed", "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch",
-    "WorkerId", "WorkerInfo", "WorkerPage", "all_of", "any_of", "condition_from_json", "condition_to_json", "connect",
-    "missing_signals", "quorum",
+    "Accepted", "AllOf", "AlreadySatisfied", "AlreadySeeded", "AnyOf", "AnySignal", "ApprovalDecision",
+    "ApprovalProgress", "ApprovalPrompt", "ApproximateCount", "Attempt", "AttemptOutcome", "AttemptState", "Backlog",
+    "Backoff", "BackoffKind", "BlockingReason", "ByName", "CancelPending", "CancelPolicy", "CancelScheduled", "Child",
+    "ChildSubmission", "ChildrenReady", "Condition", "Conflict", "Continued", "Count", "Counted", "Created", "Decided",
+    "Delayed", "Description", "Duplicate", "DuplicateSignal", "Edge", "EdgeAdded", "EdgeGroup", "EdgeKind", "EdgeState",
+    "Effect", "Eligibility", "Ended", "Engine", "Event", "EventFamily", "EventsStatus", "Explanation", "Failure",
+    "FailureClass", "Fence", "FlowAlreadyTerminal", "FlowCancelled", "FlowCreated", "FlowDescription", "FlowDuplicate",
+    "FlowFabricError", "FlowPage", "FlowState", "FlowSummary", "Grant", "Graph", "GroupState", "Held", "HeldWork",
+    "Input", "InvalidRequest", "Join", "JoinKind", "KeyState", "KeyView", "LaneInfo", "LanePage", "LaneState", "Lease",
+    "LeaseView", "LifecyclePhase", "ListenerStatus", "MarkedDead", "Member", "MemberAdded", "MemberDuplicate",
+    "NewWaitpoint", "NotFound", "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly",
+    "Outcome", "Override", "Page", "PendingWaitpoint", "Policy", "PriorityChanged", "PublicState", "RecordedStep",
+    "Refused", "Registered", "Released", "Renewed", "Replayed", "Resumed", "Resumption", "RetryScheduled", "Revoked",
+    "Rotated", "Satisfied", "Sealed", "Secret", "Seeded", "Siblings", "Single", "StandingWaitpoint", "Start", "State",
+    "StateVector", "Step", "StepStatus", "StoreInfo", "StoreOptions", "StoredEdge", "StoredSignal", "Submission",
+    "Submitted", "Subscriber", "Subscription", "Summary", "Suspended", "SuspendedView", "SuspensionReason",
+    "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld",
+    "UnusedWaitpoints", "WaitEnd", "WaitSnapshot", "WaitingForChildren", "WaitpointClosed", "WaitpointDescription",
+    "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch", "WorkerId", "WorkerInfo", "WorkerPage", "all_of",
+    "any_of", "condition_from_json", "condition_to_json", "connect", "missing_signals", "quorum",
 ]  # fmt: skip

@@ -159,9 +159,10 @@ class Executions:
     def submit_in_transaction_sync(self, connection: object, submission: Submission) -> Submitted:
         """Store one execution in the open transaction of a synchronous connection, from any thread.
 
-        `connection` is a psycopg Connection, or a Connection or Session of SQLAlchemy with psycopg. For an engine on
-        SQLite, `connection` is a sqlite3 Connection to the same file. This call switches automatic checkpoints off for
-        that connection, and they stay off. No event loop is needed.
+        `connection` is a psycopg Connection, a Connection or Session of SQLAlchemy with psycopg, or
+        `django.db.connection` inside `transaction.atomic()`. For an engine on SQLite, it is a connection of sqlite3 or
+        Django to the same file. This call switches automatic checkpoints off for that connection, and they stay off. No
+        event loop is needed.
         """
         request = self._joined(submission)
         has_key = submission.key is not None

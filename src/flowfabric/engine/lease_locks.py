@@ -14,10 +14,11 @@ from typing import Protocol
 from uuid import UUID
 
 # This clock also runs while the system sleeps, as the store's clock does. The monotonic clock of Linux stops.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# Windows has neither of these clocks, and its monotonic clock runs while the system sleeps.
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 # Returns the local time in seconds by which a worker measures how long it has held a lease. Every durable call reads
 # it, and a partial is faster than a function.
-lease_time: Callable[[], float] = partial(time.clock_gettime, _CLOCK)
+lease_time: Callable[[], float] = time.monotonic if _CLOCK is None else partial(time.clock_gettime, _CLOCK)
 
 
 class LockListener(Protocol):

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.retention import EventRetention
-from flowfabric.core.store_address import make_absolute
+from flowfabric.core.store_address import make_absolute, without_driver
 from flowfabric.engine.context import Context, WaitOperations
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.keys import key_source
@@ -240,7 +240,7 @@ def _check_clock(clock: object) -> None:
 
 
 def _check_listen_url(value: object) -> str:
-    text = validation.text(value, "listen_url")
+    text = without_driver(validation.text(value, "listen_url"))
     if not text.startswith(_POSTGRES):
         raise InvalidRequest("invalid_url", "listen_url must be the address of a server, such as postgresql://…")
     return text
@@ -289,6 +289,7 @@ async def restore_backup(url: str, file: str) -> str | None:
 
 def restorable_path(url: str) -> str:
     """Return the path of the SQLite store at `url`. Raise if a store there cannot be restored from a backup."""
+    url = without_driver(url)
     if url.startswith(_POSTGRES):
         raise backup_unsupported_error(POSTGRES_BACKUPS)
     path = _sqlite_path(url)

@@ -25,7 +25,7 @@ from uuid import UUID
 from flowfabric.core.errors import Unavailable
 from flowfabric.store.ports import Body, SharedBody, Store
 
-LOST_CODES = frozenset({"connection_lost", "too_many_connections"})
+LOST_CODES = frozenset({"connection_lost", "server_unreachable", "too_many_connections"})
 _INITIAL_PAUSE_S = 0.02
 _MAX_PAUSE_S = 0.5
 Result = TypeVar("Result")

@@ -7,18 +7,23 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.core import validation
-from flowfabric.core.errors import Unavailable
+from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.executions.requests import parse_fence
 from flowfabric.core.ids import parse_id, parse_new_id
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import read_token, signing_secret
+from flowfabric.core.waits.decisions import Decide, Decided, DecisionWord
+from flowfabric.core.waits.evaluate import APPROVE, REJECT
 from flowfabric.core.waits.records import StoredSignal
 from flowfabric.core.waits.signals import SignalRequest, approval_key
 from flowfabric.engine.context import Context
 from flowfabric.engine.operator import OPERATOR
 from flowfabric.engine.repeats import with_ids
+from flowfabric.engine.waitpoints import parse_waitpoint
+from flowfabric.ops.keys import WithKeys
+from flowfabric.ops.waits.decide import decide
 from flowfabric.ops.waits.deliver_signal import Delivery
 from flowfabric.ops.waits.read import SignalQuery, list_signals
 from flowfabric.ops.waits.skip_signal import SkipSignal, skip_signal
@@ -109,10 +114,44 @@ class Signals:
             key=once,
             resume_delay=resume_delay,
             by_engine=True,
+            principal=principal,
         )
         key = validation.name(waitpoint, "waitpoint")
         id_ = parse_id(execution_id, "execution_id")
         return await self._deliver(Delivery(execution_id=id_, key=key, request=request))
+
+    async def decide(
+        self,
+        waitpoint: UUID | str | Secret,
+        decision: DecisionWord,
+        comment: str = "",
+        *,
+        principal: str | None = None,
+        for_: str | None = None,
+    ) -> Decided:
+        """Decide an approval: `approve` or `reject`. Return the first decision of the approver, which counts.
+
+        `waitpoint` is an approver's token, or the id of a waitpoint for callers with access to the store. The holder of
+        a token decides for its approver. With an id, `principal` decides for themselves, or for the approver in `for_`;
+        the history records the principal. An approval without approvers takes one decision from each principal. If the
+        approval has expired, is decided, or is no longer awaited, raise `approval_closed` with the reason in `end`.
+        """
+        id_, token = parse_waitpoint(waitpoint)
+        del waitpoint
+        if principal is None and token is None:
+            principal = OPERATOR
+        request = Decide(
+            signal_id=self._context.ids.mint(),
+            waitpoint_id=id_,
+            token=token,
+            decision=_parse_decision(decision),
+            comment=validation.text(comment, "comment"),
+            principal=None if principal is None else validation.name(principal, "principal"),
+            approver=None if for_ is None else validation.name(for_, "for_"),
+        )
+        decided = await self._context.call(decide, WithKeys(request, self._context.keys))
+        self._context.due_at(None)
+        return decided
 
     async def send(
         self,
@@ -208,7 +247,17 @@ class Signals:
             created_at=None if created_at is None else validation.timestamp(created_at, "created_at"),
             resume_delay=None if delay is None else validation.duration(delay, "resume_delay"),
             by_engine=facts.get("by_engine", False),
+            principal=facts.get("principal"),
         )
+
+
+def _parse_decision(value: object) -> DecisionWord:
+    if value == APPROVE:
+        return APPROVE
+    if value == REJECT:
+        return REJECT
+    message = f"decision must be approve or reject, not {validation.preview(value)}"
+    raise InvalidRequest("invalid_choice", message, field="decision")
 
 
 def _check_key(value: object) -> str | None:

@@ -38,6 +38,7 @@ _MAX_BACKOFF_S = 5.0
 # The codes of temporary errors: the server restarts, has no free connections, or is slow.
 _TRANSIENT = {
     "connection_lost",
+    "server_unreachable",
     "too_many_connections",
     "statement_timeout",
     "storage_busy",

@@ -18,15 +18,18 @@ from flowfabric.core.executions.requests import Step
 from flowfabric.core.executions.views import SuspendedView, WaitpointView
 from flowfabric.core.ids import parse_id
 from flowfabric.core.tokens.secret import Secret
-from flowfabric.core.tokens.token import NONCE_BYTES, WaitpointSeed, token_source
+from flowfabric.core.tokens.token import NONCE_BYTES, VERSION, ParsedToken, WaitpointSeed, read_token, token_source
 from flowfabric.core.waits.bindings import NewWaitpoint, parse_new_waitpoints
+from flowfabric.core.waits.decisions import WaitpointDescription
 from flowfabric.core.waits.declare import DeclareSignals
+from flowfabric.core.waits.prompts import ApprovalPrompt, prompt_json
 from flowfabric.core.waits.schemas import DeclaredSignals, parse_declared, parse_schema
 from flowfabric.core.waits.suspend import CreateWaitpoint, CreateWaitpoints
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.operator import OPERATOR
 from flowfabric.ops.keys import WithKeys
 from flowfabric.ops.operator.hold import OperatorRequest
+from flowfabric.ops.waits.decide import WaitpointQuery, describe_wait
 from flowfabric.ops.waits.read import SuspendedPage, WaitpointPage, list_suspended, list_waitpoints
 from flowfabric.ops.waits.resume import close_waitpoint
 from flowfabric.ops.waits.waitpoints import (
@@ -56,13 +59,15 @@ class Waitpoints:
         approver: str | None = None,
         token_ends_at: datetime | None = None,
         schema: Mapping[str, Any] | str | None = None,
+        prompt: ApprovalPrompt | None = None,
     ) -> OpenWaitpoint:
         """Create a waitpoint before the execution waits on it, and return it with the token to hand out.
 
         A repeated call returns the same waitpoint with the same token. With an `approver`, all signals at the waitpoint
         have the approver as their source, regardless of the sender's claim. The waitpoint closes when it expires,
         unless a suspension has bound it by then. With a JSON `schema`, a signal whose payload does not fit is refused
-        with `payload_mismatch`. The check knows a part of JSON schema and ignores the rest.
+        with `payload_mismatch`. The check knows a part of JSON schema and ignores the rest. `prompt` is
+        shown to the approver.
         """
         if expires is not None and expires_at is not None:
             raise InvalidRequest("invalid_request", "give expires or expires_at, not both")
@@ -75,6 +80,7 @@ class Waitpoints:
             ends_at=None if token_ends_at is None else validation.timestamp(token_ends_at, "token_ends_at"),
             seed=draw_waitpoint(self._context),
             schema=parse_schema(schema),
+            prompt=prompt_json(prompt),
         )
         waitpoint = await self._context.call(create_waitpoint, WithKeys(request, self._context.keys))
         if waitpoint.expires_at is not None:
@@ -106,6 +112,7 @@ class Waitpoints:
             ends_at=waitpoint.ends_at,
             seed=draw_waitpoint(self._context),
             schema=parse_schema(waitpoint.schema),
+            prompt=prompt_json(waitpoint.prompt),
         )
 
     async def declare(self, fence: Fence, signals: DeclaredSignals) -> tuple[str, ...]:
@@ -132,6 +139,15 @@ class Waitpoints:
         request = OperatorRequest(parse_id(waitpoint_id, "waitpoint_id"), audit_info(principal, reason))
         return await self._context.call(close_waitpoint, request)
 
+    async def describe(self, waitpoint: UUID | str | Secret) -> WaitpointDescription:
+        """Return a waitpoint with its prompt, its decisions, and the reason if it accepts no further signals.
+
+        `waitpoint` is its id or its token.
+        """
+        id_, token = parse_waitpoint(waitpoint)
+        del waitpoint
+        return await self._context.call(describe_wait, WithKeys(WaitpointQuery(id_, token), self._context.keys))
+
     async def list(
         self, execution_id: UUID | str, *, after: UUID | str | None = None, limit: int = 100
     ) -> builtins.list[WaitpointView]:
@@ -150,6 +166,14 @@ class Waitpoints:
         start = _FIRST_ID if after is None else parse_id(after, "after")
         size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
         return await self._context.call(list_suspended, SuspendedPage(start, size))
+
+
+def parse_waitpoint(value: object) -> tuple[UUID, ParsedToken | None]:
+    """Return the id of a waitpoint, and the token if the value is one."""
+    if not isinstance(value, Secret) and not (isinstance(value, str) and value.startswith(f"{VERSION}.")):
+        return parse_id(value, "waitpoint"), None
+    token = read_token(value)
+    return token.unverified.waitpoint_id, token
 
 
 def draw_waitpoint(context: Context) -> WaitpointSeed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextvars import Context, ContextVar
@@ -20,7 +19,7 @@ from uuid import UUID
 
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.runtime.journal import CallId, Record, Scope
-from flowfabric.store.forks import check_not_forked
+from flowfabric.store.forks import call_after_fork, check_not_forked
 from flowfabric.values.errors import InputMismatch
 from flowfabric.values.placeholders import ENCODING
 
@@ -339,7 +338,7 @@ def _exit_soon_if_forked() -> None:
         branch.task.get_loop().call_soon(_exit_if_forked)
 
 
-os.register_at_fork(after_in_child=_exit_soon_if_forked)
+call_after_fork(_exit_soon_if_forked)
 
 
 async def _arguments(run: TaskRun) -> Arguments:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import TracebackType
@@ -222,7 +223,14 @@ class CallTracker:
         paths = tuple(call.path for call in self.made_calls if not call.is_awaited and not call.branch.is_dropped)
         if not paths:
             return None
-        return InvalidRequest("never_awaited", f"made but never awaited: {', '.join(paths)}", paths=paths)
+        message = f"made but never awaited: {', '.join(paths)}; put `await` before the call"
+        return InvalidRequest("never_awaited", message, paths=paths)
+
+    def close_unstarted(self) -> None:
+        """Close the coroutines of groups that this run never started, so that Python does not warn about them."""
+        for call in self.made_calls:
+            if call.members:
+                close_unstarted(call.members)
 
     def _check_record_count(self) -> None:
         number, task = len(self.journal), self._run.task.name
@@ -232,6 +240,13 @@ class CallTracker:
         if number >= MAX_RECORDS:
             message = f"it has {number} records, the limit is {MAX_RECORDS}; {_ADVICE}"
             raise InvalidRequest("too_many_steps", message, limit=MAX_RECORDS)
+
+
+def close_unstarted(members: Iterable[object]) -> None:
+    """Close the coroutines that were created but never started."""
+    for member in members:
+        if inspect.iscoroutine(member) and inspect.getcoroutinestate(member) == inspect.CORO_CREATED:
+            member.close()
 
 
 def _continues(branch: Branch) -> bool:

@@ -241,7 +241,7 @@ class Journal:
             before = call_id.path if call_id.path in self._by_path else recorded.get(place, "")
             rows.append(f"> - {before:<{_COLUMN}} {call_id.path}")
         head = "the code no longer matches the journal" + (f": {why}" if why else "")
-        return "\n".join([head, "    recorded                    now", *rows, _REPAIR])
+        return "\n".join([head, "    recorded                    now", *rows, _REPAIR, _UNCHANGED])
 
 
 def first_difference(report: str) -> str:
@@ -265,4 +265,7 @@ _COLUMN = 27
 _REPAIR = (
     'repair: keep the old name with @step.policy(name="…"), guard new code with changed("…"), or register version=2; '
     "then `flowfabric unhold`"
+)
+_UNCHANGED = (
+    "if you changed nothing: a clock or random value in the task; run `flowfabric check`, and use now(), rng(), uuid4()"
 )

@@ -155,6 +155,7 @@ class TaskRun:
         finally:
             # Remove the parts of the run, so that no reference cycle keeps them until the next garbage collection.
             self.is_over = True
+            self.calls.close_unstarted()
             del self.calls, self.record_writer, self.suspender, self._body
         return self.is_lease_ended or self.is_suspended
 
@@ -303,6 +304,7 @@ async def _restart(run: TaskRun) -> None:
     await run.record_writer.flush()
     await run.record_writer.wait_idle()
     run.must_restart, run.is_over = False, run.loss is not None
+    run.calls.close_unstarted()
     run._reset()
     await _load(run, may_be_new=False)
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
 from flowfabric.core.executions.attempts import ATTEMPT_TIMEOUT
 from flowfabric.core.executions.outcomes import Lease
@@ -35,6 +34,7 @@ from flowfabric.values.guards import is_a
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
+    from flowfabric.runtime.options import Retryable
     from flowfabric.runtime.signals import Signal
 
 
@@ -198,37 +198,13 @@ class CallOptions:
     creator: str | None = None
 
 
-def validate_raises(raises: Collection[Any]) -> tuple[type[Exception], ...]:
-    """Return the exception classes as a tuple. Raise if `raises` contains anything else."""
-    classes = tuple(raises)
-    for kind in classes:
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            message = f"raises must hold exception classes, not {validation.preview(kind)}"
-            raise InvalidRequest("invalid_type", message, field="raises")
-    return classes
+def task_called_error(name: str) -> InvalidRequest:
+    """Return the error for a task that was called like a function."""
+    message = f"`{name}` is a task: use await {name}.run(…), {name}.submit(…), or {name}.fn(…) for the plain function"
+    return InvalidRequest("task_called", message, kind=name)
 
 
 # `retry_on` lists the categories and exception classes of failures that are retried. By default all are retried.
-
-
-Retryable: TypeAlias = str | type[Exception]
-
-
-def validate_retry_on(retry_on: object) -> tuple[Retryable, ...]:
-    """Return the categories and exception classes as a tuple. Raise if `retry_on` contains anything else."""
-    if isinstance(retry_on, str | bytes) or not isinstance(retry_on, Collection):
-        message = "retry_on must be a collection of categories and classes of exceptions"
-        raise InvalidRequest("invalid_type", message, field="retry_on")
-    return tuple(_validate_retryable(retryable) for retryable in retry_on)
-
-
-def _validate_retryable(retryable: object) -> Retryable:
-    if isinstance(retryable, type) and issubclass(retryable, Exception):
-        return retryable
-    if isinstance(retryable, str):
-        return validation.name(retryable, "retry_on")
-    message = f"retry_on must hold categories and classes of exceptions, not {validation.preview(retryable)}"
-    raise InvalidRequest("invalid_type", message, field="retry_on")
 
 
 def retry_categories(retry_on: Collection[Retryable]) -> tuple[str, ...]:

@@ -1,9 +1,5 @@
 """Signals: their typed names and delivery, decisions and callbacks with a token, and links that contain a token.
 
-Only the first decision with a token counts. All decisions at a waitpoint have the same key, so the engine accepts the
-first and reports the others as duplicates. The id of a decision's signal is derived from the waitpoint and the word
-`approve` or `reject`. So the id that the engine reports for a duplicate shows the first decision.
-
 Links lead to `app.asgi()`. A link contains its token, so it is as secret as the token.
 
     BASE/TOKEN             an approval: a page that asks; only its buttons decide
@@ -13,11 +9,9 @@ Links lead to `app.asgi()`. A link contains its token, so it is as secret as the
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -28,12 +22,11 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.outcomes import Accepted, DuplicateSignal
 from flowfabric.core.ids import derive_id
 from flowfabric.core.tokens.secret import Secret
-from flowfabric.core.tokens.token import read_token
-from flowfabric.core.waits import evaluate
+from flowfabric.core.waits.decisions import DecisionWord
 from flowfabric.core.waits.sources import EXECUTION, OPERATOR, PROGRAM, UNKNOWN
 from flowfabric.runtime.branch import BRANCH, STEP, current_branch
 from flowfabric.values import ValueCodec, codec_for
-from flowfabric.values.aliases import T
+from flowfabric.values.aliases import T, awaited_as
 from flowfabric.values.schemas import schema_for
 
 if TYPE_CHECKING:
@@ -66,11 +59,14 @@ class Signal(Generic[T]):
         return f"Signal({self.name!r}, {getattr(self.annotation, '__name__', self.annotation)})"
 
 
-async def send_decision(opening: EngineFactory, token: str, word: DecisionWord, comment: str) -> Delivery:
-    """Deliver an approver's decision. A second decision with the same token is a duplicate of the first."""
-    return await deliver_decision(await opening(), token, word, validation.text(comment, "comment"), "token")
+@awaited_as("App.approve or App.reject")
+async def send_decision(opening: EngineFactory, token: str, decision: DecisionWord, comment: str) -> Delivery:
+    """Deliver an approver's decision. A second decision of the same approver is a duplicate of the first."""
+    engine = await opening()
+    return (await engine.signals.decide(token, decision, comment)).delivery
 
 
+@awaited_as("App.signal")
 async def deliver(
     opening: EngineFactory, token: str, name: str, payload: object, signal_id: UUID | str | None = None
 ) -> Delivery:
@@ -115,62 +111,9 @@ def _current_sender() -> tuple[str, str]:
     return (PROGRAM, UNKNOWN) if branch is None else (EXECUTION, str(branch.run.lease.execution_id))
 
 
-# Decisions and callbacks that arrive with a token.
+# Callbacks that arrive with a token.
 
-DecisionWord = Literal["approve", "reject"]
-
-APPROVE: DecisionWord = evaluate.APPROVE
-REJECT: DecisionWord = evaluate.REJECT
 CALLBACK = "callback"
-DECISION_KEY = "decision"
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionResult:
-    """The first decision with a token. An unknown decision has the `word` None.
-
-    `repeated` is True if an earlier call, and not this one, made the decision.
-    """
-
-    word: DecisionWord | None
-    repeated: bool
-
-
-async def decide(
-    engine: Engine,
-    token: str | Secret,
-    word: DecisionWord,
-    comment: str = "",
-    *,
-    source_type: str = "link",
-    by: str = "unknown",
-) -> DecisionResult:
-    """Deliver an approver's decision, and return the first decision with this token.
-
-    `by` is stored as the sender without verification, unless the token belongs to an approver.
-    """
-    waitpoint = read_token(token).unverified.waitpoint_id
-    ids = {derive_id(waitpoint, DECISION_KEY, each): each for each in (APPROVE, REJECT)}
-    delivery = await deliver_decision(engine, token, word, comment, source_type, by)
-    repeated = isinstance(delivery, DuplicateSignal)
-    return DecisionResult(ids.get(delivery.signal_id) if repeated else word, repeated)
-
-
-async def deliver_decision(
-    engine: Engine, token: str | Secret, word: DecisionWord, comment: str, source_type: str, by: str = "unknown"
-) -> Accepted | DuplicateSignal:
-    """Deliver the decision as a signal. Only the first decision with a token counts, by any route."""
-    waitpoint = read_token(token).unverified.waitpoint_id
-    return await engine.signals.deliver(
-        token,
-        word,
-        json.dumps({"comment": comment}).encode(),
-        category="approval",
-        source_type=source_type,
-        source_identity=by,
-        signal_id=derive_id(waitpoint, DECISION_KEY, word),
-        key=DECISION_KEY,
-    )
 
 
 async def call_back(engine: Engine, token: str | Secret, payload: bytes, *, key: str | None = None) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import NoReturn, Protocol
 from weakref import WeakSet
 
@@ -37,6 +38,12 @@ class Inheritable(Protocol):
 
 _open: WeakSet[Inheritable] = WeakSet()
 _left: list[Inheritable] = []
+
+
+def call_after_fork(hook: Callable[[], object]) -> None:
+    """Call `hook` in each forked process. Windows has no forks."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=hook)
 
 
 def watch_forks(inheritable: Inheritable) -> None:
@@ -67,4 +74,4 @@ def _leave_connections() -> None:
         inheritable.leave_to_parent()
 
 
-os.register_at_fork(after_in_child=_leave_connections)
+call_after_fork(_leave_connections)

@@ -45,6 +45,12 @@ def load_migrations(backend_package: str) -> list[Migration]:
     ]
 
 
+def store_not_found_error(problem: str, options: str) -> Unavailable:
+    """Return the error for an address without a store. `options` are those of the command that creates the store."""
+    message = f"{problem}; check the address, or create the store with `flowfabric migrate {options}`"
+    return Unavailable("store_not_found", message, version=0)
+
+
 def outdated_error(missing: Migration, applied: Mapping[int, str]) -> Unavailable:
     """Return the error for a schema that lacks a migration, when the caller did not allow migrating."""
     message = f"the schema lacks {missing.name}; run `flowfabric migrate`, or connect once with migrate=True"

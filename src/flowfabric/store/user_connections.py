@@ -16,6 +16,8 @@ from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
 _SESSIONS = ("sqlalchemy.orm.Session", "sqlalchemy.orm.scoped_session")
 _ASYNC_SESSIONS = ("sqlalchemy.ext.asyncio.AsyncSession", "sqlalchemy.ext.asyncio.async_scoped_session")
 SQLALCHEMY = ("sqlalchemy.Connection", *_SESSIONS)
+# `django.db.connection` is a proxy, and `django.db.connections["default"]` is a wrapper.
+DJANGO = ("django.utils.connection.ConnectionProxy", "django.db.backends.base.base.BaseDatabaseWrapper")
 ASYNC_SQLALCHEMY = ("sqlalchemy.ext.asyncio.AsyncConnection", *_ASYNC_SESSIONS)
 
 
@@ -27,7 +29,9 @@ def loaded_classes(*names: str) -> tuple[type[Any], ...]:
 
 
 def unwrap(connection: Any) -> Any:
-    """Begin the transaction of a SQLAlchemy connection, and return its driver connection. Return others unchanged."""
+    """Return the driver connection inside a connection of Django or SQLAlchemy. Return other connections unchanged."""
+    if isinstance(connection, loaded_classes(*DJANGO)):
+        return _unwrap_django(connection)
     if not isinstance(connection, loaded_classes(*SQLALCHEMY)):
         return connection
     with _sqlalchemy_errors():
@@ -38,8 +42,18 @@ def unwrap(connection: Any) -> Any:
         return connection.connection.driver_connection
 
 
+def _unwrap_django(connection: Any) -> Any:
+    """Return the driver connection of a Django connection, which must be in a transaction."""
+    # Django opens its connection on first use, and turns autocommit off inside `atomic`.
+    if connection.connection is None or connection.autocommit:
+        raise no_transaction_error(connection, "enter `with transaction.atomic():`")
+    if connection.needs_rollback:
+        raise aborted_error()
+    return connection.connection
+
+
 async def unwrap_async(connection: Any) -> Any:
-    """Do the same as `unwrap` for an asynchronous SQLAlchemy connection."""
+    """Return the driver connection of an asynchronous SQLAlchemy connection. Return other connections unchanged."""
     if not isinstance(connection, loaded_classes(*ASYNC_SQLALCHEMY)):
         return connection
     with _sqlalchemy_errors():

@@ -102,13 +102,16 @@ class WaitStore(AggregateStore):
         )
 
     async def last_suspension(
-        self, execution_id: UUID, *, id_: UUID | None = None, lease_id: UUID | None = None
+        self, execution_id: UUID, *, id_: UUID | None = None, lease_id: UUID | None = None, number: int | None = None
     ) -> Suspension | None:
         """Return the newest suspension of an execution.
 
-        With `id_`, return that suspension. With `lease_id`, return the newest suspension that this lease opened.
+        With `id_` or `number`, return that suspension. With `lease_id`, return the newest suspension that this lease
+        opened.
         """
-        rows = await self._session.fetch("last_suspension", execution_id=execution_id, id=id_, lease_id=lease_id)
+        rows = await self._session.fetch(
+            "last_suspension", execution_id=execution_id, id=id_, lease_id=lease_id, number=number
+        )
         return to_suspension(rows[0]) if rows else None
 
     async def open_waitpoints(self, execution_ids: Sequence[UUID]) -> dict[UUID, list[Waitpoint]]:
@@ -186,6 +189,18 @@ class WaitStore(AggregateStore):
         return to_received_signals(
             await self._session.fetch(_RECEIVED_SIGNALS, **_received_parameters(execution_ids, lookups)), lookups
         )
+
+    async def keyed_signals(
+        self, waitpoint_id: UUID, names: Sequence[str], limit: int, *, id_: UUID | None = None
+    ) -> list[StoredSignal]:
+        """Return the signals of a waitpoint that have an idempotency key and one of these names, in order.
+
+        With `id_`, return only that signal.
+        """
+        rows = await self._session.fetch(
+            "keyed_signals", waitpoint_id=waitpoint_id, names=list(names), id=id_, limit=limit
+        )
+        return [to_signal(row) for row in rows]
 
     async def signals(
         self, requests: Sequence[tuple[UUID, int, int]], *, include_unmatched: bool, limit: int

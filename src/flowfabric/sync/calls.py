@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from datetime import datetime
 from random import Random
 from types import TracebackType
@@ -266,18 +266,35 @@ def approval(
     notify: Notify | None = None,
     timeout: Duration | None = None,
     on_timeout: str = "return",
+    title: str | None = None,
+    details: str | None = None,
+    show: Mapping[str, Any] | None = None,
 ) -> Approval[Any]:
-    """Wait for people to decide. Each approver in `by` gets a token, and the first decision with that token counts.
+    """Wait for people to decide. Each approver in `by` gets a token, and the first decision of each approver counts.
 
     `need` is the number of approvals that are required, by default from all approvers. With `veto`, the first rejection
     ends the approval; without `veto`, the approval ends when `need` can no longer be reached. `notify` is called as a
     step, once for each approver. Without `by` there are no tokens, and any user of the command line or of an inbox may
     decide.
+
+    `title`, `details` and `show` describe the decision. `show` has JSON values by name. They are stored when the
+    approval opens. Approvers see them on the page of a link, in the argument of `notify` and on the command line.
     """
     make: Any = async_approval
     return Approval(
         sync_bridge.call_plain(
-            lambda: make(name, by=by, need=need, veto=veto, notify=notify, timeout=timeout, on_timeout=on_timeout)
+            lambda: make(
+                name,
+                by=by,
+                need=need,
+                veto=veto,
+                notify=notify,
+                timeout=timeout,
+                on_timeout=on_timeout,
+                title=title,
+                details=details,
+                show=show,
+            )
         )
     )
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from uuid import UUID, uuid4
 
 from flowfabric.core.errors import NotFound
-from flowfabric.core.executions.outcomes import DuplicateSignal
 from flowfabric.core.executions.views import WaitpointView
+from flowfabric.core.waits.decisions import DecisionWord
 from flowfabric.core.waits.records import WaitpointState
 from flowfabric.engine.engine import Engine
 from flowfabric.runtime import signals
-from flowfabric.runtime.signals import DECISION_KEY, DecisionWord, Delivery, Signal
+from flowfabric.runtime.signals import Delivery, Signal
 from flowfabric.values.aliases import T
 
 
 class Deliveries:
-    """Sends signals and decisions, each of them twice if `is_duplicating` is set.
-
-    As with tokens, only the first decision of each approver counts. For a later decision, `decide` returns
-    `DuplicateSignal`.
-    """
+    """Sends signals and decisions, each of them twice if `is_duplicating` is set."""
 
     def __init__(self) -> None:
         self.is_duplicating = False
-        self._decisions: dict[tuple[UUID, str], tuple[DecisionWord, UUID]] = {}
 
     async def signal(self, engine: Engine, id_: UUID, signal: Signal[T], value: T, key: str | None) -> Delivery:
         """Send a signal to an execution."""
@@ -36,12 +30,7 @@ class Deliveries:
     async def decide(self, engine: Engine, id_: UUID, name: str, by: str, word: DecisionWord, comment: str) -> Delivery:
         """Send the decision of an approver to the open approval of this name."""
         waitpoint = await find_open_approval(engine, id_, name, by)
-        first = self._decisions.get((waitpoint.id, by))
-        if first is not None and first[0] != word:
-            return DuplicateSignal(first[1])
-        delivery = await self._deliver(lambda: decide(engine, waitpoint, by, word, comment))
-        self._decisions.setdefault((waitpoint.id, by), (word, delivery.signal_id))
-        return delivery
+        return await self._deliver(lambda: decide(engine, waitpoint, by, word, comment))
 
     async def _deliver(self, deliver: Callable[[], Awaitable[Delivery]]) -> Delivery:
         first = await deliver()
@@ -51,11 +40,8 @@ class Deliveries:
 
 
 async def decide(engine: Engine, waitpoint: WaitpointView, by: str, word: DecisionWord, comment: str) -> Delivery:
-    """Send a decision of `by` to an approval. Return `DuplicateSignal` if `by` has already sent the same decision."""
-    payload = json.dumps({"comment": comment}).encode()
-    return await engine.signals.approve(
-        waitpoint.execution_id, waitpoint.key, word, payload, suffix=DECISION_KEY, principal=by
-    )
+    """Send a decision of `by` to an approval. Return `DuplicateSignal` if `by` has already decided."""
+    return (await engine.signals.decide(waitpoint.id, word, comment, principal=by)).delivery
 
 
 async def find_open_approval(engine: Engine, id_: UUID, name: str, by: str) -> WaitpointView:

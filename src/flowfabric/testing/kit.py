@@ -26,7 +26,7 @@ from flowfabric.core.ids import IdMinter
 from flowfabric.engine.engine import Engine
 from flowfabric.engine.opener import connect
 from flowfabric.runtime import results
-from flowfabric.runtime.signals import APPROVE, REJECT, Delivery, Signal
+from flowfabric.runtime.signals import Delivery, Signal
 from flowfabric.testing.clock import VirtualClock
 from flowfabric.testing.decisions import Deliveries
 from flowfabric.testing.driver import Driver, Stuck
@@ -159,13 +159,13 @@ class Kit:
 
     async def approve(self, handle: Handle[Any], name: str, *, by: str, comment: str = "") -> Delivery:
         """Approve the open approval `name` as `by`, then run everything that can run."""
-        delivery = await self._deliveries.decide(self.engine, handle.id, name, by, APPROVE, comment)
+        delivery = await self._deliveries.decide(self.engine, handle.id, name, by, "approve", comment)
         await self.work()
         return delivery
 
     async def reject(self, handle: Handle[Any], name: str, *, by: str, reason: str = "") -> Delivery:
         """Reject the open approval `name` as `by`, then run everything that can run."""
-        delivery = await self._deliveries.decide(self.engine, handle.id, name, by, REJECT, reason)
+        delivery = await self._deliveries.decide(self.engine, handle.id, name, by, "reject", reason)
         await self.work()
         return delivery
 

@@ -1,4 +1,4 @@
-"""Type variables and type aliases that the signatures of the public API use."""
+"""Type variables, type aliases and names that the public API uses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from flowfabric.core import validation
 
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -17,3 +18,16 @@ Duration: TypeAlias = validation.Duration
 # `gather` become ambiguous, and mypy infers Any. With a subclass of Coroutine, mypy does not report a missing await.
 Durable: TypeAlias = Coroutine[None, None, T]
 Async: TypeAlias = Callable[P, Coroutine[Any, Any, T]]
+
+
+def awaited_as(name: str) -> Callable[[F], F]:
+    """Name a coroutine function after the public method that returns its coroutines.
+
+    Python's warning about a forgotten `await` then names that method: "coroutine 'Task.submit' was never awaited".
+    """
+
+    def rename(fn: F) -> F:
+        fn.__qualname__ = name
+        return fn
+
+    return rename

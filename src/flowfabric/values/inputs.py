@@ -97,7 +97,7 @@ class Inputs:
         except BaseException as error:
             raise self._make_mismatch(f"{guards.type_name(error)}: {guards.text_of(error) or '?'}") from error
         if removed:
-            raise self._make_mismatch(f"it no longer has the parameter {', '.join(sorted(removed))}")
+            raise self._make_mismatch(f"it has no parameter {', '.join(sorted(removed))}")
         return self._parameters.arguments(stored)
 
     def parameter_codec(self, name: str) -> ValueCodec[Any]:
@@ -140,7 +140,7 @@ class Inputs:
 
     def _make_mismatch(self, why: str) -> InputMismatch:
         name = self._fn.__name__
-        return InputMismatch(f"the stored input does not fit {name}: {why}; {_REPAIR}", function=name)
+        return InputMismatch(f"the stored input does not fit {name}: {why}; {_REPAIR}", function=name, reason=why)
 
 
 def _get_stored_type(parameter: Parameter, annotation: Any) -> Any:

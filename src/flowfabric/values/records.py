@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
+from flowfabric.core.waits.decisions import ApprovalDecision
 from flowfabric.core.waits.records import StoredSignal
 from flowfabric.values.guards import guarded, qualified_name
 
 T_co = TypeVar("T_co", covariant=True)
 ErrorClass: TypeAlias = type[BaseException]
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalDecision:
-    """The decision of one approver, with its comment and time."""
-
-    by: str
-    approve: bool
-    comment: str
-    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +129,19 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """The argument of `notify` for one approver. With the token or the link, the approver approves or rejects."""
+    """The argument of `notify` for one approver. With the token or the link, the approver approves or rejects.
+
+    `title`, `details` and `show` are those of the call of `approval`.
+    """
 
     name: str
     approver: str
     token: str = field(repr=False)
     link: str | None = field(repr=False)
     expires: datetime | None
+    title: str | None = None
+    details: str | None = None
+    show: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The ASGI application that receives approvals by link, and callbacks.
 
-    GET  /TOKEN             show the approval request, without changing anything
+    GET  /TOKEN             show the approval request, or its decision, without changing anything
     POST /TOKEN             decide: a form or JSON with decision=approve|reject and a comment
     POST /callback/TOKEN    receive a JSON payload
 
@@ -13,8 +13,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from flowfabric.core.errors import FlowFabricError, Unavailable
@@ -44,19 +42,16 @@ def asgi_app(
     get_engine: Callable[[], Awaitable[Engine]],
     *,
     check_payload: PayloadCheck | None = None,
-    title: Callable[[str, str], str] | None = None,
     close: Callable[[], Awaitable[None]] | None = None,
-    now: Callable[[], datetime] | None = None,
     body_timeout_s: float = 10.0,
 ) -> ASGIApp:
     """Return an ASGI application. It calls `get_engine` for every request.
 
     `check_payload(kind, waitpoint key, payload)` returns a message about an invalid payload of a callback. It returns
-    None if the payload is valid or its type is unknown. `title(kind, waitpoint key)` returns the title of an approval
-    page. `close` is called when a server that runs only this application shuts down. `now` returns the current time,
-    and `body_timeout_s` limits the time to receive a request body.
+    None if the payload is valid or its type is unknown. `close` is called when a server that runs only this application
+    shuts down. `body_timeout_s` limits the time to receive a request body.
     """
-    links = LinkApp(get_engine, check_payload, title, now or partial(datetime.now, UTC), body_timeout_s)
+    links = LinkApp(get_engine, check_payload, body_timeout_s)
 
     async def receive_links(scope: Any, receive: Receive, send: Send) -> None:
         match scope["type"]:

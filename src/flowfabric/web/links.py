@@ -1,25 +1,21 @@
 """The request handlers: show an approval, receive a decision, receive a callback.
 
-Unknown, forged, expired and used tokens all get the same response, and so do refusals of the engine. The only exception
-is a token that has already decided: its response repeats that decision.
+Unknown and forged tokens all get the same response. The holder of a genuine token sees the request, the decision
+of the approver if there is one, or why the approval accepts no further decisions.
 """
 
 from __future__ import annotations
 
-import hmac
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
-from uuid import UUID
 
 from flowfabric.core.errors import InvalidRequest, NotFound, Refused
-from flowfabric.core.executions.views import WaitpointView
 from flowfabric.core.tokens.secret import Secret
-from flowfabric.core.tokens.token import TokenClaims, fingerprint, read_token
-from flowfabric.core.waits.records import WaitpointState
+from flowfabric.core.waits.decisions import APPROVAL, DecisionWord, WaitpointDescription
+from flowfabric.core.waits.evaluate import APPROVE, REJECT
 from flowfabric.engine.engine import Engine
-from flowfabric.runtime.signals import APPROVE, REJECT, DecisionResult, DecisionWord, call_back, decide
+from flowfabric.runtime.signals import CALLBACK, call_back
+from flowfabric.web.pages import approval_page, closed_page, decision_page
 from flowfabric.web.request import (
     Receive,
     Request,
@@ -29,74 +25,11 @@ from flowfabric.web.request import (
     read_key,
     read_payload,
 )
-from flowfabric.web.responses import HTTPError, Response, approval_page, html_response, json_response, message_page
-
-APPROVAL, CALLBACK = "approval", "callback"
-
-# Only the first match in a key counts, because the rest of the key is a name that the user chose.
-_PURPOSE = re.compile(r"(?:^|/)(approval|callback):")
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLookup:
-    """The waitpoint of a genuine token. `is_open` means that the waitpoint probably still accepts signals."""
-
-    kind: str
-    key: str
-    approver: str | None
-    expires_at: datetime | None
-    is_open: bool
-
-    def is_for(self, purpose: str) -> bool:
-        """Return False if the waitpoint's key names a different purpose. A key without a purpose allows any purpose."""
-        match = _PURPOSE.search(self.key)
-        return match is None or match[1] == purpose
-
-    @property
-    def title(self) -> str:
-        """The name in the waitpoint's key, without the purpose and the approver."""
-        match = _PURPOSE.search(self.key)
-        name = self.key if match is None else self.key[match.end() :]
-        return name.removesuffix(f"[{self.approver}]") or self.key
-
-
-async def look_up_token(engine: Engine, token: Secret, now: datetime) -> TokenLookup | None:
-    """Return the waitpoint of a token, or None if the token is not genuine. Change nothing.
-
-    The store has a hash of each issued token. A token without a matching hash is not genuine, even with valid claims.
-    """
-    try:
-        claims = read_token(token).unverified
-        waitpoint = await _find_waitpoint(engine, claims)
-        if waitpoint is None or waitpoint.fingerprint is None:
-            return None
-        if not hmac.compare_digest(waitpoint.fingerprint, fingerprint(token)):
-            return None
-        kind = (await engine.executions.describe(claims.execution_id)).kind
-    except (InvalidRequest, NotFound):
-        return None
-    ends = [time for time in (waitpoint.expires_at, claims.ends_at) if time is not None]
-    expires_at = min(ends, default=None)
-    is_open = waitpoint.state is not WaitpointState.CLOSED and (expires_at is None or now < expires_at)
-    return TokenLookup(kind, waitpoint.key, waitpoint.approver, expires_at, is_open)
-
-
-async def _find_waitpoint(engine: Engine, claims: TokenClaims) -> WaitpointView | None:
-    # The list starts after the id in `after`, so pass the id that precedes the waitpoint's id.
-    before = UUID(int=max(claims.waitpoint_id.int - 1, 0))
-    views = await engine.waitpoints.list(claims.execution_id, after=before, limit=1)
-    return views[0] if views and views[0].id == claims.waitpoint_id else None
-
+from flowfabric.web.responses import HTTPError, Response, html_response, json_response
 
 PayloadCheck = Callable[[str, str, bytes], str | None]
 
-_MAX_MESSAGE_CHARACTERS = 2000
-_REPEATED = {
-    APPROVE: "This link was already used to approve.",
-    REJECT: "This link was already used to reject.",
-    None: "This link was already used.",
-}
-_THANKS = {APPROVE: "Your approval is recorded.", REJECT: "Your rejection is recorded."}
+_GONE, _MAX_MESSAGE_CHARACTERS = 410, 2000
 _WORDS: dict[str | None, DecisionWord] = {APPROVE: APPROVE, REJECT: REJECT}
 
 
@@ -106,34 +39,36 @@ class LinkApp:
 
     get_engine: Callable[[], Awaitable[Engine]]
     check_payload: PayloadCheck | None
-    title: Callable[[str, str], str] | None
-    now: Callable[[], datetime]
     body_timeout_s: float
 
 
 async def show_approval(links: LinkApp, token: Secret) -> Response:
     """Return the approval page. Do not decide anything here, because mail scanners follow links too."""
-    lookup = await look_up_token(await links.get_engine(), token, links.now())
-    if lookup is None or not lookup.is_open or not lookup.is_for(APPROVAL):
-        raise link_not_usable()
-    title = lookup.title if links.title is None else links.title(lookup.kind, lookup.key)
-    return html_response(approval_page(title, lookup.kind, lookup.approver, lookup.expires_at))
+    wait = await _describe(await links.get_engine(), token, APPROVAL)
+    if wait.decisions:
+        return html_response(decision_page(wait, wait.decisions[0], is_new=False))
+    return html_response(approval_page(wait)) if wait.end is None else html_response(closed_page(wait), _GONE)
 
 
 async def receive_decision(links: LinkApp, request: Request, receive: Receive, token: Secret) -> Response:
-    """Record a decision. Only the first decision with a token counts, and the response shows that decision."""
+    """Record a decision. Only the first decision of an approver counts, and the response shows that decision."""
     fields = read_form(request, await read_body(request, receive, links.body_timeout_s))
     word, comment = _WORDS.get(fields.get("decision")), read_comment(fields)
     if word is None or set(fields) - {"decision", "comment", "reason"}:
         raise HTTPError(400, "Send decision=approve or decision=reject, and optionally a comment.")
     read_key(request)
     engine = await links.get_engine()
-    await _require_genuine(links, engine, token, APPROVAL)
     try:
-        decided = await decide(engine, token, word, comment)
-    except (InvalidRequest, NotFound, Refused):
+        decided = await engine.signals.decide(token, word, comment)
+    except (InvalidRequest, NotFound):
         raise link_not_usable() from None
-    return _decision_response(decided, as_json=request.sends_json)
+    except Refused as error:
+        return await _refuse(engine, token, error, as_json=request.sends_json)
+    if request.sends_json:
+        counted = APPROVE if decided.decision.approve else REJECT
+        return json_response({"decision": counted, "repeated": decided.repeated})
+    wait = await _describe(engine, token, APPROVAL)
+    return html_response(decision_page(wait, decided.decision, is_new=not decided.repeated))
 
 
 async def receive_callback(links: LinkApp, request: Request, receive: Receive, token: Secret) -> Response:
@@ -145,10 +80,10 @@ async def receive_callback(links: LinkApp, request: Request, receive: Receive, t
     payload = read_payload(request, await read_body(request, receive, links.body_timeout_s))
     key = read_key(request)
     engine = await links.get_engine()
-    lookup = await _require_genuine(links, engine, token, CALLBACK)
+    wait = await _describe(engine, token, CALLBACK)
     # Check only payloads for open waitpoints, because a closed waitpoint must still acknowledge a repeated callback.
-    if lookup.is_open and links.check_payload is not None:
-        problem = links.check_payload(lookup.kind, lookup.key, payload)
+    if wait.end is None and links.check_payload is not None:
+        problem = links.check_payload(wait.task, wait.key, payload)
         if problem is not None:
             return json_response({"error": problem[:_MAX_MESSAGE_CHARACTERS]}, 422)
     try:
@@ -165,16 +100,21 @@ def link_not_usable() -> HTTPError:
     return HTTPError(404, "This link cannot be used. It may be incomplete, already used, or expired.")
 
 
-async def _require_genuine(links: LinkApp, engine: Engine, token: Secret, purpose: str) -> TokenLookup:
-    lookup = await look_up_token(engine, token, links.now())
-    if lookup is None or not lookup.is_for(purpose):
+async def _describe(engine: Engine, token: Secret, purpose: str) -> WaitpointDescription:
+    """Return the waitpoint of a token. Raise HTTPError if the token is not genuine, or is for another purpose."""
+    try:
+        wait = await engine.waitpoints.describe(token)
+    except (InvalidRequest, NotFound):
+        raise link_not_usable() from None
+    if wait.purpose not in (purpose, None):
         raise link_not_usable()
-    return lookup
+    return wait
 
 
-def _decision_response(decided: DecisionResult, *, as_json: bool) -> Response:
+async def _refuse(engine: Engine, token: Secret, error: Refused, *, as_json: bool) -> Response:
+    """Return why a decision was not recorded."""
+    if error.code != "approval_closed":
+        raise HTTPError(409, "The decision could not be recorded. Ask the people who run the task.") from None
     if as_json:
-        return json_response({"decision": decided.word, "repeated": decided.repeated})
-    if decided.repeated or decided.word is None:
-        return html_response(message_page("Already decided", _REPEATED[decided.word]))
-    return html_response(message_page("Thank you", _THANKS[decided.word]))
+        return json_response({"error": error.message, "end": error.fields["end"]}, _GONE)
+    return html_response(closed_page(await _describe(engine, token, APPROVAL)), _GONE)

@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.web.responses import MAX_COMMENT_CHARACTERS, HTTPError
+from flowfabric.web.pages import MAX_COMMENT_CHARACTERS
+from flowfabric.web.responses import HTTPError
 
 Receive = Callable[[], Awaitable[Any]]
 

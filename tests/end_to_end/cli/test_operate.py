@@ -128,9 +128,9 @@ async def test_first_decision_by_link_counts(store: TestStore, shell: Shell) -> 
         token = suspension.waitpoints[0].token  # type: ignore[union-attr]
         assert token is not None
         link = f"https://shop.example/ff/{token.reveal()}?from=mail#top"
-        assert (await shell.run("approve", link, "--reason", "looks good")).lines == ["Approved."]
+        assert (await shell.run("approve", link, "--reason", "looks good")).lines == ["Approved as ops."]
         output = await shell.run("reject", token.reveal())
-        assert output.lines == ["Already approved; that decision counts."]
+        assert output.lines == ["Already approved as ops; the first decision counts."]
         [signal] = await engine.signals.list(lease.execution_id)
         assert json.loads(signal.payload) == {"comment": "looks good"}
         forged = token.reveal()[:-1] + ("A" if token.reveal()[-1] != "A" else "B")

@@ -57,6 +57,13 @@ APP_WITH_STORE = "from flowfabric import App\napp = App('own.db')"
 APP_WITH_SCHEMA = "from flowfabric import App\napp = App('own.db', options={'schema': 'jobs', 'pooler': False})"
 
 
+@pytest.mark.parametrize("program", [("-m", "flowfabric"), ("-m", "flowfabric", "--help")])
+def test_python_m_flowfabric_prints_the_help(program: tuple[str, ...]) -> None:
+    process = subprocess.run([sys.executable, *program], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("usage: flowfabric ") and "submit an execution" in process.stdout
+
+
 def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command_line(*words),

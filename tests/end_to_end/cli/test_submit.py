@@ -111,9 +111,31 @@ async def test_submit_with_app_uses_the_settings_of_the_task(
         execution = await engine.executions.describe(id_)
     assert (execution.lane, execution.policy.max_retries, execution.priority) == ("payments", 7, 3)
     assert json.loads(execution.payload) == {"order": 7, "note": "none"}
-    for words, part in ((["refund", '{"order": "x"}'], "invalid_input"), (["refnd", "{}"], "its tasks are refund")):
-        output = await shell.run("submit", *words, "--app", f"{name}:app")
-        assert (output.code, len(output.error.splitlines())) == (2, 1) and part in output.error
+    output = await shell.run("submit", "refnd", "--app", f"{name}:app")
+    assert (output.code, len(output.error.splitlines())) == (2, 1) and "its tasks are refund" in output.error
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"order": "x"}', "order: Input should be a valid integer"),
+        ("{}", "order: Field required"),
+        ('{"order": 7, "nota": "x"}', "it has no parameter nota"),
+        ("[7]", "Input should be an object"),
+    ],
+)
+async def test_input_that_does_not_fit_the_task_is_refused_with_its_signature_and_an_example(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    name = f"shop_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    output = await shell.run("submit", "refund", text, "--app", f"{name}:app")
+    assert (output.code, len(output.error.splitlines())) == (2, 1)
+    assert f"invalid_input: INPUT does not fit refund(order: int, note: str = 'none') -> str: {why}" in output.error
+    assert output.error.rstrip().endswith("""pass the parameters by name as JSON, such as '{"order": …}'""")
+    assert "unhold" not in output.error
 
 
 async def test_submit_with_app_uses_the_store_of_the_app(
@@ -125,7 +147,7 @@ async def test_submit_with_app_uses_the_store_of_the_app(
     monkeypatch.setattr(sys, "path", [*sys.path])
     words = ["refund", '{"order": 7}', "--app", f"{name}:app"]
     output = await bare_shell.run("submit", *words)
-    assert output.code == 5 and "own.db; check the path" in output.error
+    assert output.code == 5 and "own.db; check the address" in output.error
     assert list_stores(tmp_path) == []
     async with connect("own.db", namespace="shop") as engine:
         execution = await engine.executions.describe(await submit(bare_shell, *words))

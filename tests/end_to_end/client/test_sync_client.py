@@ -41,6 +41,17 @@ def finish(app: App, id_: object, result: str) -> None:
     asyncio.run(work())
 
 
+def test_every_handle_has_a_sync_view(shop: App) -> None:
+    """A sync view has itself as its sync view, so that code need not know which kind of handle it has."""
+    flow = shop.flow("etl")
+    node = flow.add(shop.tasks["refund"], "a")
+    submitted = flow.sync.submit()
+    handle = shop.tasks["refund"].sync.submit("b")
+    for view in (handle, submitted, submitted[node], shop.sync.handle(handle.id), shop.handle(handle.id).sync):
+        assert view.sync is view
+        assert view.sync.status() is not None
+
+
 def test_methods_return_values(shop: App) -> None:
     handle = shop.tasks["refund"].sync.submit("a")
     assert handle.status().state is State.WAITING

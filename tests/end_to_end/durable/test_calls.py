@@ -361,5 +361,5 @@ async def test_task_used_as_a_step_is_rejected_with_advice(app: App, kit: Kit) -
     async def task() -> None:
         await step(child)  # type: ignore[call-overload]
 
-    with pytest.raises(ExecutionFailed, match=r"not Task; run a task with await task\.run"):
+    with pytest.raises(ExecutionFailed, match=r"`child` is a task: use await child\.run"):
         await kit.run(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from flowfabric.testing import Kit
 from tests.end_to_end.durable.kits import KitFactory
 
 REPAIR = 'keep the old name with @step.policy(name="…"), guard new code with changed("…"), or register version=2'
+UNCHANGED = (
+    "if you changed nothing: a clock or random value in the task; run `flowfabric check`, and use now(), rng(), uuid4()"
+)
 done: list[str] = []
 Body = Callable[[], Awaitable[Any]]
 
@@ -82,7 +86,19 @@ async def test_replaced_call_is_detected_by_its_index(app: App, kit: Kit) -> Non
         "  0 act                         act",
         "> 1 sleep                       other",
         f"repair: {REPAIR}; then `flowfabric unhold`",
+        UNCHANGED,
     ]
+
+
+async def test_a_random_value_that_diverges_is_named_as_a_possible_cause(app: App, kit: Kit) -> None:
+    @app.task
+    async def task() -> None:
+        await step(act, str(random.random()))
+        await sleep("1h")
+
+    report = await wait_for_divergence(kit, await kit.start(task))
+    assert "its arguments differ from the recorded ones" in report
+    assert report.splitlines()[-1] == UNCHANGED
 
 
 async def test_same_name_for_another_kind_of_call_is_detected(app: App, kit: Kit) -> None:

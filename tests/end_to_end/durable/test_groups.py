@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -377,3 +381,60 @@ async def test_approval_that_an_ended_branch_did_not_reach_need_not_be_awaited(a
         return []
 
     assert await kit.run(task) == ["0", "Failed", "Completed", "gather[0]/int"]
+
+
+async def sleep_for_a_day(number: int) -> int:
+    await sleep("1d")
+    return number
+
+
+async def gather_too_few(count: int) -> None:
+    await gather(*(sleep_for_a_day(number) for number in range(count)), limit=0)
+
+
+async def gather_a_number(count: int) -> None:
+    await gather(*(sleep_for_a_day(number) for number in range(count)), 7, limit=1)  # type: ignore[call-overload]
+
+
+async def fail_before_the_await(count: int) -> None:
+    calls = gather(*(sleep_for_a_day(number) for number in range(count)), limit=1)
+    fail()
+    await calls
+
+
+async def suspend_before_the_await(count: int) -> None:
+    calls = gather(*(sleep_for_a_day(number) for number in range(count)), limit=1)
+    await sleep("1h")
+    await calls
+
+
+async def fail_first(count: int) -> None:
+    await gather(step(fail), *(sleep_for_a_day(number) for number in range(count)), limit=1)
+
+
+@pytest.mark.parametrize(
+    "body", [gather_too_few, gather_a_number, fail_before_the_await, suspend_before_the_await, fail_first]
+)
+async def test_gather_closes_the_coroutines_that_it_never_starts(
+    app: App, kit: Kit, body: Callable[[int], Awaitable[None]]
+) -> None:
+    @app.task(retries=0)
+    async def task() -> None:
+        await body(5)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with suppress(ExecutionFailed):
+            await kit.run(task)
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+async def test_group_outside_of_a_task_closes_its_coroutines() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for group in (gather, settle, race):
+            with pytest.raises(InvalidRequest, match="only inside a task"):
+                await group(sleep_for_a_day(1), sleep_for_a_day(2))
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []

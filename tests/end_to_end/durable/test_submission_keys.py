@@ -43,7 +43,7 @@ async def test_key_window_outlasts_the_execution(app: App, kit: Kit) -> None:
     await kit.advance("39d")
     assert await keyed.submit() == first
     with pytest.raises(NotFound, match="purged"):
-        await refund.by_key("refund-17")
+        _ = await refund.by_key("refund-17")
     await kit.advance("2d")
     assert await keyed.submit() != first
 
@@ -83,9 +83,9 @@ async def test_by_key_returns_the_handle_of_the_execution_that_holds_the_key(app
     assert await refund_2.by_key("refund-17") == handle
     assert await (await refund.by_key("refund-17")) == "o-17"
     with pytest.raises(NotFound, match="not of 'other'"):
-        await other.by_key("refund-17")
+        _ = await other.by_key("refund-17")
     with pytest.raises(NotFound, match="refund-18"):
-        await refund.by_key("refund-18")
+        _ = await refund.by_key("refund-18")
 
 
 async def test_by_key_inside_a_task_is_recorded(app: App, kit: Kit) -> None:
@@ -118,7 +118,7 @@ async def test_key_of_a_child_is_scoped_to_its_parent(app: App, kit: Kit) -> Non
     assert await kit.run(parent, "o-17") == "o-17"
     assert await kit.run(parent, "o-18") == "o-18"
     with pytest.raises(NotFound):
-        await refund.by_key("same")
+        _ = await refund.by_key("same")
 
 
 async def test_window_of_a_childs_key_is_refused(app: App, kit: Kit) -> None:
@@ -130,7 +130,7 @@ async def test_window_of_a_childs_key_is_refused(app: App, kit: Kit) -> None:
     @app.task
     async def parent() -> None:
         try:
-            await refund.options(key="same", key_window="1h").submit()
+            _ = await refund.options(key="same", key_window="1h").submit()
         except InvalidRequest as error:
             seen.append(str(error))
 

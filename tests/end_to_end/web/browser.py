@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from flowfabric.engine import AnyOf, ByName, Count, Engine, NewWaitpoint, Secret, Single
+from flowfabric.engine import AnyOf, ApprovalPrompt, ByName, Count, Engine, NewWaitpoint, Secret, Single
 from flowfabric.web import ASGIApp
 from tests.scenarios import Wait, suspended
 
@@ -100,10 +100,14 @@ def callback_path(token: Secret) -> str:
     return f"/callback/{token.reveal()}"
 
 
-async def suspend_for_approvals(engine: Engine, *approvers: str, name: str = "refund", **options: Any) -> Wait:
+async def suspend_for_approvals(
+    engine: Engine, *approvers: str, name: str = "refund", prompt: ApprovalPrompt | None = None, **options: Any
+) -> Wait:
     """Suspend an execution until all of these approvers approve or one rejects."""
     keys = [f"approval:{name}[{approver}]" for approver in approvers]
-    waitpoints = [NewWaitpoint(key, approver=approver) for key, approver in zip(keys, approvers, strict=True)]
+    waitpoints = [
+        NewWaitpoint(key, approver=approver, prompt=prompt) for key, approver in zip(keys, approvers, strict=True)
+    ]
     condition = AnyOf(
         [
             Count(len(keys), distinct="sources", matcher=ByName("approve"), waitpoints=keys),

@@ -17,4 +17,4 @@ def browser(engine: Engine, clock: VirtualClock) -> Browser:
     async def get_engine() -> Engine:
         return engine
 
-    return Browser(asgi_app(get_engine, now=clock.now))
+    return Browser(asgi_app(get_engine))

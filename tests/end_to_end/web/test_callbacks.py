@@ -76,7 +76,7 @@ async def test_invalid_payload_of_a_known_kind_is_rejected(
     async def get_engine() -> Engine:
         return engine
 
-    browser = Browser(asgi_app(get_engine, check_payload=check_payload, now=clock.now))
+    browser = Browser(asgi_app(get_engine, check_payload=check_payload))
     known, unknown = [await suspend_for_callback(engine, submit={"kind": kind}) for kind in ("export", "import")]
     async with nothing_written(store):
         reply = await browser.post_json(path_for(known), {"row": 3})
@@ -130,7 +130,7 @@ async def test_requests_get_retry_after_while_the_store_is_down(clock: VirtualCl
     async def get_engine() -> Engine:
         raise Unavailable("connection_lost", "the database is gone")
 
-    browser = Browser(asgi_app(get_engine, now=clock.now))
+    browser = Browser(asgi_app(get_engine))
     token = "ffw1.k." + "A" * 60 + "." + "A" * 43
     replies: list[Any] = [
         await browser.post_json(f"/callback/{token}", {}),

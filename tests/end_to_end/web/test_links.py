@@ -7,10 +7,8 @@ import logging
 
 import pytest
 
-from flowfabric.engine import Engine
-from flowfabric.runtime.signals import DecisionResult, decide
+from flowfabric.engine import ApprovalPrompt, Engine
 from flowfabric.testing import VirtualClock
-from flowfabric.web import asgi_app
 from tests.end_to_end.web.browser import (
     Browser,
     path_of,
@@ -91,7 +89,7 @@ async def test_second_decision_returns_the_first(browser: Browser, engine: Engin
     for second in ("approve", "reject"):
         reply = await browser.post_json(path, {"decision": second}, [("idempotency-key", second)])
         assert reply.value == {"decision": "approve", "repeated": True}
-        assert "already used to approve" in (await browser.post_form(path, decision=second)).text
+        assert "You already approved this." in (await browser.post_form(path, decision=second)).text
     assert len(await engine.signals.list(wait.id, include_unmatched=True)) == 1
 
 
@@ -107,25 +105,20 @@ async def test_first_decision_is_returned_after_the_execution_ended(browser: Bro
 async def test_decisions_by_api_and_by_link_are_the_same_decision(browser: Browser, engine: Engine) -> None:
     wait = await suspend_for_approvals(engine, "ops")
     token = token_of(wait, "ops")
-    assert await decide(engine, token, "approve", "by hand") == DecisionResult("approve", repeated=False)
+    first = await engine.signals.decide(token, "approve", "by hand")
+    assert not first.repeated
     reply = await browser.post_json(path_of(token), {"decision": "reject"})
     assert reply.value == {"decision": "approve", "repeated": True}
-    assert await decide(engine, token, "reject") == DecisionResult("approve", repeated=True)
+    again = await engine.signals.decide(token, "reject")
+    assert (again.decision, again.repeated) == (first.decision, True)
 
 
-async def test_all_unusable_tokens_get_the_same_reply(browser: Browser, engine: Engine, clock: VirtualClock) -> None:
-    tokens = [token_of(await suspend_for_approvals(engine, "ops", "finance", timeout="1h"), "ops").reveal()]
-    clock.advance("2h")
-    already_rejected = await suspend_for_approvals(engine, "ops", "finance")
-    await browser.post_form(path_of(token_of(already_rejected, "finance")), decision="reject")
-    ended = await suspend_for_approvals(engine, "ops")
-    await engine.operator.cancel(ended.id)
+async def test_all_unusable_tokens_get_the_same_reply(browser: Browser, engine: Engine) -> None:
     pending = await suspend_for_approvals(engine, "ops", "finance")
     text = token_of(pending, "ops").reveal()
     other = token_of(pending, "finance").reveal()
     callback = await suspend_for_callback(engine)
-    tokens += [token_of(wait, "ops").reveal() for wait in (already_rejected, ended)]
-    tokens += ["x", "ffw1", text[:-1], text + "A", text[:-1] + ("A" if text[-1] != "A" else "B")]
+    tokens = ["x", "ffw1", text[:-1], text + "A", text[:-1] + ("A" if text[-1] != "A" else "B")]
     tokens += [text.rpartition(".")[0] + "." + other.rpartition(".")[2], callback.token("callback:export").reveal()]
     page_replies = [await browser.get(f"/{token}") for token in tokens]
     form_replies = [await browser.post_form(f"/{token}", decision="approve") for token in tokens]
@@ -133,6 +126,79 @@ async def test_all_unusable_tokens_get_the_same_reply(browser: Browser, engine: 
     assert page_replies[0].status == json_replies[0].status == 404
     assert all(reply == page_replies[0] for reply in [*page_replies, *form_replies])
     assert all(reply == json_replies[0] for reply in json_replies)
+
+
+async def test_closed_wait_says_why_it_is_closed(browser: Browser, engine: Engine, clock: VirtualClock) -> None:
+    expired = token_of(await suspend_for_approvals(engine, "ops", "finance", timeout="1h"), "ops")
+    clock.advance("2h")
+    wait = await suspend_for_approvals(engine, "ops", "finance")
+    await browser.post_form(path_of(token_of(wait, "finance")), decision="reject")
+    decided = token_of(wait, "ops")
+    wait = await suspend_for_approvals(engine, "ops")
+    ended = token_of(wait, "ops")
+    await engine.operator.cancel(wait.id)
+    wait = await suspend_for_approvals(engine, "ops")
+    resumed = token_of(wait, "ops")
+    await engine.operator.resume(wait.id)
+    expected = [
+        (expired, "expired", "it expired at 2030-01-01 01:00 UTC"),
+        (decided, "decided", "finance rejected it"),
+        (ended, "ended", "its task has ended (cancelled)"),
+        (resumed, "closed", "the task no longer waits for it"),
+    ]
+    for token, end, reason in expected:
+        for reply in (await browser.get(path_of(token)), await browser.post_form(path_of(token), decision="approve")):
+            assert (reply.status, "<form" in reply.text) == (410, False)
+            assert "Your decision is no longer needed." in reply.text and reason in reply.text
+        reply = await browser.post_json(path_of(token), {"decision": "approve"})
+        assert (reply.status, reply.value["end"], reason in reply.value["error"]) == (410, end, True)
+
+
+async def test_opening_a_link_again_shows_the_decision(browser: Browser, engine: Engine, store: TestStore) -> None:
+    wait = await suspend_for_approvals(engine, "ops", "finance")
+    path = path_of(token_of(wait, "ops"))
+    await browser.post_form(path, decision="approve", comment="fine <by> me")
+    async with nothing_written(store):
+        page = await browser.get(path)
+    assert (page.status, "<form" in page.text) == (200, False)
+    for words in ("You already approved this.", "fine &lt;by&gt; me", "2030-01-01 00:00 UTC", "1 of 2 (ops approved"):
+        assert words in page.text
+    await browser.post_form(path_of(token_of(wait, "finance")), decision="reject")
+    page = await browser.get(path)
+    assert page.status == 200
+    assert "You already approved this." in page.text and "finance rejected it" in page.text
+
+
+async def test_page_shows_title_details_and_values(browser: Browser, engine: Engine) -> None:
+    show = {"order": "o-17", "sum": 120.5, "paid": True, "note": None, "items": ["screen", 2], "box": {"kg": [1]}}
+    wait = await suspend_for_approvals(
+        engine, "ops", prompt=ApprovalPrompt("Refund \u20ac120.50?", "It arrived\nbroken.", show)
+    )
+    page = await browser.get(path_of(token_of(wait, "ops")))
+    assert "<h1>Refund \u20ac120.50?</h1>" in page.text and "It arrived\nbroken." in page.text
+    for name, value in (
+        ("order", "o-17"),
+        ("sum", "120.5"),
+        ("paid", "true"),
+        ("note", "null"),
+        ("items", "screen\n2"),
+    ):
+        assert f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' in page.text
+    assert "&quot;kg&quot;" in page.text
+
+
+async def test_prompt_is_escaped_in_every_page(browser: Browser, engine: Engine, clock: VirtualClock) -> None:
+    hostile = "<script>alert(1)</script>\u202e\"'&"
+    prompt = ApprovalPrompt("<b>" + hostile[:20], hostile, {hostile[:24]: hostile, "deep": {hostile: [hostile]}})
+    wait = await suspend_for_approvals(engine, "ops", "finance", prompt=prompt, timeout="1d")
+    path = path_of(token_of(wait, "ops"))
+    pages = [await browser.get(path), await browser.post_form(path, decision="reject", comment=hostile)]
+    pages += [await browser.get(path), await browser.get(path_of(token_of(wait, "finance")))]
+    assert [page.status for page in pages] == [200, 200, 200, 410]
+    for page in pages:
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+        for part in ("<script", "<b>", "\u202e"):
+            assert part not in page.text
 
 
 async def test_form_without_a_valid_decision_changes_nothing(
@@ -156,16 +222,6 @@ async def test_names_are_escaped_in_the_page(browser: Browser, engine: Engine) -
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in reply.text
     for part in ("<script", "<img", "<b>"):
         assert part not in reply.text
-
-
-async def test_custom_title_is_shown_escaped(engine: Engine, clock: VirtualClock) -> None:
-    async def get_engine() -> Engine:
-        return engine
-
-    wait = await suspend_for_approvals(engine, "ops", submit={"kind": "pay_back"})
-    app = asgi_app(get_engine, title=lambda kind, key: f"<i>{kind}\u202e {key}</i>", now=clock.now)
-    reply = await Browser(app).get(path_of(token_of(wait, "ops")))
-    assert "<h1>Approval: &lt;i&gt;pay_back  approval:refund[ops]&lt;/i&gt;</h1>" in reply.text
 
 
 async def test_no_token_is_logged(

@@ -29,7 +29,7 @@ def make_app(engine: Engine, clock: VirtualClock) -> ASGIApp:
     async def get_engine() -> Engine:
         return engine
 
-    return asgi_app(get_engine, now=clock.now)
+    return asgi_app(get_engine)
 
 
 def path_in(address: str) -> str:

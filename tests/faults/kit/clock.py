@@ -95,11 +95,14 @@ class SleepingHost:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Let the workers of this process use the moved clock inside the block."""
-        vars(flowfabric.engine.lease_locks)["time"] = _MovedTime(clock_gettime=self.clock_gettime)
+        lease_time: Any = flowfabric.engine.lease_locks.lease_time
+        # Several modules hold this partial, so change the partial itself.
+        read, arguments = lease_time.func, lease_time.args
+        lease_time.__setstate__((self.clock_gettime, arguments, {}, None))
         try:
             yield
         finally:
-            vars(flowfabric.engine.lease_locks)["time"] = time
+            lease_time.__setstate__((read, arguments, {}, None))
 
 
 class _MovedTime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, InvalidRequest, Signal
+from flowfabric import App, InvalidRequest, Signal, Task
 from flowfabric.app.loader import import_all, load_app
 
 
@@ -112,15 +113,58 @@ def test_decorator_rejects_invalid_settings(settings: dict[str, Any]) -> None:
     assert not app.tasks
 
 
-def test_a_task_is_not_callable() -> None:
+def test_calling_a_task_is_refused_with_what_to_use_instead() -> None:
     app = App()
 
     @app.task
     def job() -> int:
         return 1
 
-    assert not callable(job)
+    with pytest.raises(InvalidRequest) as refused:
+        job()  # type: ignore[operator]
+    assert refused.value.message == (
+        "`job` is a task: use await job.run(…), job.submit(…), or job.fn(…) for the plain function"
+    )
     assert job.fn() == 1
+
+
+def test_run_of_anything_but_a_task_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"app\.run takes a task and its arguments"):
+        App().run(print)  # type: ignore[call-overload]
+
+
+def test_a_task_keeps_the_name_the_docstring_and_the_signature_of_its_function() -> None:
+    app = App()
+
+    @app.task(name="renamed")
+    async def refund(order: str, *, fast: bool = False) -> str:
+        """Pay the money back."""
+        return order
+
+    assert (refund.__name__, refund.__doc__, refund.__module__) == ("refund", "Pay the money back.", __name__)
+    assert refund.__qualname__ == refund.fn.__qualname__
+    assert inspect.signature(refund) == inspect.signature(refund.fn)  # type: ignore[arg-type]
+    assert inspect.unwrap(refund) is refund.fn  # type: ignore[arg-type]
+    assert inspect.signature(refund.options(priority=1)) == inspect.signature(refund.fn)  # type: ignore[arg-type]
+    assert Task.__doc__ is not None and Task.__doc__.startswith("A durable function.")
+
+
+def test_redefinition_of_the_same_task_replaces_it() -> None:
+    """Run the same definition twice, as a cell of a notebook or a reload does."""
+    app = App()
+
+    def define(number: int) -> Task[[], int]:
+        @app.task
+        def job() -> int:
+            return number
+
+        return job
+
+    former = define(1)
+    latest = define(2)
+    assert app.tasks["job"] is latest and latest.fn() == 2
+    assert latest.newest is latest and former.newest is former
+    assert app.registry.newest("job") is latest
 
 
 def test_store_is_the_argument_else_the_environment_variable_else_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_options_override_the_settings_of_the_task() -> None:
 
 
 def test_options_rejects_invalid_values() -> None:
-    for options in ({"delay": "soon"}, {"lane": ""}, {"tags": {"x": "y"}}, {"retries": -1}):
+    for options in ({"delay": "soon"}, {"lane": ""}, {"tags": {"X": "y"}}, {"retries": -1}):
         with pytest.raises(InvalidRequest):
             plain.options(**options)
     with pytest.raises(InvalidRequest, match="not both"):

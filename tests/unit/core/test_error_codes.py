@@ -27,7 +27,7 @@ TABLE = {
         allof_empty_members anyof_empty_members condition_depth_exceeded count_exceeds_sources
         count_exceeds_waitpoint_set count_n_too_large count_n_zero count_waitpoints_empty missing_field
         timeout_only_without_deadline too_many_leaves too_many_waitpoints waitpoint_not_bound waitpoint_not_used
-        invalid_key_file invalid_kid invalid_secret_hex invalid_token timeout_at_in_past
+        file_locks_missing invalid_key_file invalid_kid invalid_secret_hex invalid_token timeout_at_in_past
         payload_mismatch invalid_schema
         cycle duplicate_edge duplicate_member invalid_quorum quorum_exceeds_edges self_edge too_many_members
         unknown_member
@@ -36,11 +36,13 @@ TABLE = {
         empty_race flow_wait_in_task foreign_member group_in_raw_task import_failed invalid_approvers
         invalid_arguments invalid_task kind_taken loop_is_running never_awaited no_tokens no_url one_join_per_member
         other_app other_task outside_of_task policy_refused result_not_yet_known run_while_importing step_key_repeated
+        task_called
         sync_call_in_async_task target_not_found too_many_waits type_not_storable wait_in_raw_task wait_not_understood
         within_not_possible
         invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_option other_store
         unknown_kind
         backup_unsupported
+        not_an_approval several_approvals
         pooler_undeclared rows_hidden unsupported_encoding
     """,
     "Refused": """
@@ -54,6 +56,7 @@ TABLE = {
         not_confirmed
         transaction_too_long
         backup_exists store_in_use
+        approval_closed not_the_approver
     """,
     "NotFound": """
         execution_not_found grant_not_found step_not_found suspension_not_found waitpoint_not_found
@@ -67,7 +70,7 @@ TABLE = {
     "Unavailable": """
         lease_busy
         access_denied connection_closed connection_lost transaction_conflict
-        retry_exhausted schema_edited schema_newer schema_outdated statement_timeout
+        retry_exhausted schema_edited schema_newer schema_outdated server_unreachable statement_timeout store_not_found
         storage_busy storage_damaged storage_error storage_full storage_io_error storage_not_found storage_read_only
         storage_log_mismatch storage_refused storage_replaced storage_without_locks
         storage_without_wal store_closed store_forked too_many_connections
@@ -85,6 +88,7 @@ INDIRECT: dict[str, set[tuple[str, str]]] = {
         ("Refused", "lease_revoked"),
         ("Refused", "execution_not_active"),
     },
+    "runtime/options.py": set(),  # Raises the same error again, with an example.
     "core/validation.py": {("InvalidRequest", "invalid_choice"), ("InvalidRequest", "invalid_policy")},
     "core/executions/transitions.py": {("Refused", transition.refusal) for transition in TRANSITIONS},
     "core/executions/operator.py": {("Refused", transition.refusal) for transition in TRANSITIONS},

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from flowfabric.core.waits.decisions import ApprovalDecision
 from flowfabric.values import codec_for, records
 from flowfabric.values.records import (
-    ApprovalDecision,
     Approved,
     Completed,
     ErrorInfo,

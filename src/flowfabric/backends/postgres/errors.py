@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import parse_qs, unquote, urlsplit
+
 import asyncpg
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, Unavailable
@@ -31,6 +37,10 @@ class PoolClosed(asyncpg.InterfaceError):
 
 class OtherEventLoop(asyncpg.InterfaceError):
     """The pool belongs to another event loop."""
+
+
+class ServerUnreachable(OSError):
+    """No connection could be opened. The text contains the address of the server and the reason."""
 
 
 _MEANING: tuple[tuple[tuple[type[BaseException], ...], str, str], ...] = (
@@ -84,6 +94,11 @@ def translate_unsent(error: BaseException) -> BaseException:
     """Return our error for a driver error that was raised before anything was sent to the server."""
     if isinstance(error, _ERRORS.ProtocolViolationError) and "startup parameter" in str(error):
         return undeclared_pooler_error(f"refused a setting of the session ({error})")
+    if isinstance(error, ServerUnreachable):
+        message = f"cannot reach {error}; check that the server runs and that the address is right"
+        unreachable = Unavailable("server_unreachable", message, sent=False)
+        unreachable.__cause__ = error.__cause__
+        return unreachable
     ours = translate(error)
     if ours is error or not isinstance(ours, Unavailable):
         return ours
@@ -94,6 +109,35 @@ def translate_unsent(error: BaseException) -> BaseException:
         unsent = Unavailable(ours.code, ours.message, sent=False)
     unsent.__cause__ = error
     return unsent
+
+
+@contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """Raise `ServerUnreachable` for a network error inside the block, in which a connection to `url` is opened."""
+    try:
+        yield
+    except OSError as error:
+        raise ServerUnreachable(f"{_server_address(url)} ({_network_reason(error)})") from error
+
+
+def _server_address(url: str) -> str:
+    """Return the hosts and ports of a URL, without the user and the password."""
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    hosts = parts.netloc.rpartition("@")[2] or ",".join(query.get("host", ())) or os.environ.get("PGHOST", "localhost")
+    port = next(iter(query.get("port", ())), os.environ.get("PGPORT", "5432"))
+    names = [unquote(host) for host in hosts.split(",")]
+    return ", ".join(name if re.search(r":\d+$", name) or "/" in name else f"{name}:{port}" for name in names)
+
+
+def _network_reason(error: OSError) -> str:
+    """Return the reason of a network error in words. An error about several addresses has it only in its text."""
+    number = re.search(r"\[Errno (\d+)\]", str(error))
+    if isinstance(error, TimeoutError):
+        return "no reply in time"
+    if number is not None:
+        return os.strerror(int(number[1])).lower()
+    return error.strerror or str(error)
 
 
 def undeclared_pooler_error(problem: str) -> InvalidRequest:

@@ -14,7 +14,6 @@ A pooler has its own connections to both sides, so it needs its own keepalives.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -58,7 +57,7 @@ def _watch(transport: Any) -> None:
     if watched is None or watched.family not in (socket.AF_INET, socket.AF_INET6):
         return
     # uvloop does not let callers set options of its socket. Options of a copy apply to the same connection.
-    with socket.socket(fileno=os.dup(watched.fileno())) as copy:
+    with socket.fromfd(watched.fileno(), watched.family, socket.SOCK_STREAM) as copy:
         copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _SOCKET_OPTIONS.items():
             with suppress(OSError):

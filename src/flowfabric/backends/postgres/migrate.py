@@ -12,6 +12,7 @@ from flowfabric.store.migrations import (
     find_pending,
     load_migrations,
     outdated_error,
+    store_not_found_error,
 )
 from flowfabric.store.statements import Dialect
 
@@ -30,6 +31,10 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str, dialect: Dia
     missing = find_pending(available, applied)
     if not missing:
         return
+    if not may_migrate and not applied:
+        database = await connection.fetchval("SELECT current_database()")
+        problem = f"there is no store in schema {schema} of database {database}"
+        raise store_not_found_error(problem, f"--store postgresql://…/{database} --schema {schema}")
     if not may_migrate:
         raise outdated_error(missing[0], applied)
     # With a stricter isolation level, this transaction would not see commits made while it waited for the lock.

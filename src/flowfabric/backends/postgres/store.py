@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from flowfabric.backends.postgres.errors import is_conflict, is_temporary, translate_unsent, undeclared_pooler_error
+from flowfabric.backends.postgres.errors import (
+    is_conflict,
+    is_temporary,
+    reaching,
+    translate_unsent,
+    undeclared_pooler_error,
+)
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, idle_limit_s
 from flowfabric.backends.postgres.migrate import migrate
@@ -374,15 +380,16 @@ def _make_pool(url: str, settings: Settings) -> Pool:
     session = {**_SESSION, **SERVER_KEEPALIVES, **{name: str(value) for name, value in timeouts.items()}}
 
     async def open_connection() -> UnsharedConnection:
-        connection: UnsharedConnection = await asyncpg.connect(
-            url,
-            connection_class=UnsharedConnection,
-            timeout=settings.statement_timeout_s,
-            command_timeout=settings.statement_timeout_s + 5,
-            statement_cache_size=0 if settings.pooler else 256,
-            max_cached_statement_lifetime=KEEP_STATEMENTS,
-            server_settings={"application_name": "flowfabric"} if settings.pooler else session,
-        )
+        with reaching(url):
+            connection: UnsharedConnection = await asyncpg.connect(
+                url,
+                connection_class=UnsharedConnection,
+                timeout=settings.statement_timeout_s,
+                command_timeout=settings.statement_timeout_s + 5,
+                statement_cache_size=0 if settings.pooler else 256,
+                max_cached_statement_lifetime=KEEP_STATEMENTS,
+                server_settings={"application_name": "flowfabric"} if settings.pooler else session,
+            )
         connection.local_settings = local_settings if settings.pooler else ""
         return connection
 

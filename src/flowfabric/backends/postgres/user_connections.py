@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
-from flowfabric.backends.postgres.errors import is_conflict, translate
+from flowfabric.backends.postgres.errors import is_conflict, reaching, translate
 from flowfabric.backends.postgres.hot_path import PostgresTransaction
 from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES
 from flowfabric.backends.postgres.notify import channel_name, to_payload
@@ -45,6 +45,7 @@ from flowfabric.store.session import Row, Session
 from flowfabric.store.transaction import JoinedTransaction, RecordedResult, SharedTransaction, StepRecorder, UserBody
 from flowfabric.store.user_connections import (
     ASYNC_SQLALCHEMY,
+    DJANGO,
     SQLALCHEMY,
     UserCodeError,
     aborted_error,
@@ -168,14 +169,14 @@ def _to_asyncpg_error(error: Any) -> Exception:
     return asyncpg.PostgresError.new({"C": error.sqlstate, "M": error.diag.message_primary or str(error)})
 
 
-_JOINABLE = "asyncpg, psycopg 3, and SQLAlchemy over one of them"
+_JOINABLE = "asyncpg or psycopg 3, or of Django or SQLAlchemy over one of them"
 _ASYNC = ("asyncpg.Connection", "asyncpg.pool.PoolConnectionProxy", "psycopg.AsyncConnection")
 _SYNC = ("psycopg.Connection",)
 
 
 async def adapt_async(connection: object) -> DriverConnection:
     """Return the driver connection inside an asynchronous connection, which must be open and in a transaction."""
-    if isinstance(connection, loaded_classes(*_SYNC, *SQLALCHEMY)):
+    if isinstance(connection, loaded_classes(*_SYNC, *DJANGO, *SQLALCHEMY)):
         raise not_async_error(connection)
     driver = await unwrap_async(connection)
     if isinstance(driver, loaded_classes("psycopg.AsyncConnection")):
@@ -332,7 +333,8 @@ class UserTransactionPool:
     async def _take(self, pool: Pool[Any]) -> Any:
         while True:
             try:
-                return await pool.acquire()
+                with reaching(self._url):
+                    return await pool.acquire()
             except asyncpg.TooManyConnectionsError:
                 if not pool.get_size():
                     self._close_idle()

@@ -6,7 +6,6 @@ that name is complete, even if the program is interrupted.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import stat
@@ -146,6 +145,8 @@ def _copy_permissions(path: str, part: str) -> None:
 @contextmanager
 def _unused(path: str) -> Iterator[None]:
     """Lock the files of a store inside the block, so that SQLite opens them in no process. Raise if one is open."""
+    import fcntl
+
     locked: list[int] = []
     lock = FileLock(path)
     try:

@@ -12,7 +12,6 @@ another one decides whether the files at the path belong together.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import stat
@@ -63,6 +62,8 @@ class FileLock:
 
     def release(self) -> None:
         """Return the lock."""
+        import fcntl  # Windows has no such module, and `check_environment` refuses files there.
+
         if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -73,6 +74,8 @@ class FileLock:
             self._file = None
 
     def _acquire(self, timeout_s: float) -> None:
+        import fcntl
+
         ends = time.monotonic() + timeout_s
         while not self.try_acquire():
             if time.monotonic() > ends:
@@ -160,6 +163,8 @@ def _open_lock(path: str) -> int:
 
 
 def _try_lock(lock: int) -> bool:
+    import fcntl
+
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -56,14 +56,26 @@ def limit_statements(connection: sqlite3.Connection, timeout_s: float) -> None:
 
 
 def check_environment(path: str) -> None:
-    """Raise if SQLite is too old, or the folder of the file is missing or on a network file system."""
+    """Raise if SQLite is too old, the system has no file locks, or the folder is missing or on a network."""
     check_version(sqlite3.sqlite_version_info)
     if path == MEMORY:
         return
+    _check_locks(path)
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise Unavailable("storage_not_found", f"the folder {folder} does not exist; create it first")
     check_file_system(path, find_file_system(folder, _read_mounts()))
+
+
+def _check_locks(path: str) -> None:
+    try:
+        import fcntl  # noqa: F401
+    except ModuleNotFoundError:
+        message = (
+            f"{path} cannot be opened, because a store in a SQLite file needs the file locks of Linux or macOS; use "
+            "PostgreSQL, a store in memory (:memory:), or the Windows Subsystem for Linux"
+        )
+        raise InvalidRequest("file_locks_missing", message, path=path) from None
 
 
 def check_version(version: tuple[int, ...]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 
-from flowfabric.core.errors import Unavailable
 from flowfabric.store.migrations import (
     CREATE_TABLE,
     READ_APPLIED,
@@ -13,6 +13,7 @@ from flowfabric.store.migrations import (
     find_pending,
     load_migrations,
     outdated_error,
+    store_not_found_error,
 )
 from flowfabric.store.statements import Dialect
 
@@ -23,8 +24,7 @@ def require_store(connection: sqlite3.Connection, path: str) -> None:
     """Raise if the file contains no store, before anything in it is changed."""
     [exists] = connection.execute(_TABLE_EXISTS, ["ff_migration"]).fetchone()
     if not exists:
-        message = f"{path} contains no store; check the path, run `flowfabric migrate`, or connect with migrate=True"
-        raise Unavailable("schema_outdated", message, version=0)
+        raise store_not_found_error(f"{path} contains no store", f"--store {shlex.quote(path)}")
 
 
 def read_file_identity(connection: sqlite3.Connection) -> tuple[bool, str | None]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -27,8 +28,8 @@ from flowfabric.backends.sqlite.lending import WriterConnection
 from flowfabric.backends.sqlite.log_check import check_log, has_log, has_lost_log, orphaned_log_error
 from flowfabric.backends.sqlite.migrate import migrate, read_file_identity, require_store
 from flowfabric.backends.sqlite.store_file import StoreFile, connect_read_only, create_file, replaced_error
-from flowfabric.core.errors import Unavailable
 from flowfabric.store.file_permissions import warn_if_readable
+from flowfabric.store.migrations import store_not_found_error
 from flowfabric.store.statements import Dialect, Statement
 
 _log = logging.getLogger("flowfabric.sqlite")
@@ -124,8 +125,7 @@ def _create(path: str) -> None:
 def _require_store(path: str) -> None:
     """Raise if there is no store, before anything is written next to the path."""
     if not Path(path).exists():
-        message = f"there is no store at {path}; check the path, run `flowfabric migrate`, or connect with migrate=True"
-        raise Unavailable("schema_outdated", message, version=0)
+        raise store_not_found_error(f"there is no store at {path}", f"--store {shlex.quote(path)}")
     connection = connect_read_only(path)
     try:
         require_store(connection, path)

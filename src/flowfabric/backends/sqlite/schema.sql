@@ -290,6 +290,8 @@ CREATE TABLE ff.waitpoint (
     generation INTEGER NOT NULL DEFAULT 0,
     -- The schema of the payloads that the waiting code can read, as JSON text. Null if it is not known.
     payload_schema TEXT,
+    -- The title, details and values that an approver sees, as JSON text. Null without any of them.
+    prompt TEXT,
     CHECK ((kid IS NULL) = (nonce IS NULL) AND (kid IS NULL) = (token_hash IS NULL)),
     CHECK ((state = 'closed') = (closed_at IS NOT NULL)),
     CHECK (state <> 'active' OR suspension IS NOT NULL)

@@ -22,6 +22,7 @@ from flowfabric.store.session import run_to_completion
 from flowfabric.store.statements import Statement
 from flowfabric.store.transaction import JoinedTransaction
 from flowfabric.store.user_connections import (
+    DJANGO,
     SQLALCHEMY,
     closed_error,
     loaded_classes,
@@ -32,7 +33,7 @@ from flowfabric.store.user_connections import (
     unwrap,
 )
 
-_JOINABLE = "sqlite3"
+_JOINABLE = "sqlite3, or of Django over it"
 
 
 class SqliteJoinedTransaction(JoinedTransaction):
@@ -47,7 +48,7 @@ def async_error(connection: object) -> FlowFabricError:
 
     No asynchronous connection to SQLite can be joined.
     """
-    if isinstance(connection, (sqlite3.Connection, *loaded_classes(*SQLALCHEMY))):
+    if isinstance(connection, (sqlite3.Connection, *loaded_classes(*DJANGO, *SQLALCHEMY))):
         return not_async_error(connection)
     return unsupported_error(connection, _JOINABLE)
 

@@ -159,7 +159,9 @@ async def _wait_for_listener(engine: Engine) -> EventsStatus:
 
 # What to do about a store that cannot be opened, by the code of the error.
 _ADVICE = {
-    "schema_outdated": "check --store, or create or update the store: flowfabric migrate",
+    "schema_outdated": "update the store: flowfabric migrate",
+    "store_not_found": "check --store, or create the store: flowfabric migrate",
+    "server_unreachable": "start the server, or check --store",
     "schema_newer": "upgrade flowfabric to the version of the other processes",
     "schema_edited": "install the version of flowfabric that created the store",
     "storage_damaged": "check --store; if it is the right file, run flowfabric restore BACKUP",

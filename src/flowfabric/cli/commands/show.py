@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from flowfabric.cli.commands.lanes import lane_views, lanes_table, read_lanes, read_workers
-from flowfabric.cli.commands.signals import waitpoints_table
+from flowfabric.cli.commands.signals import prompt_lines, waitpoints_table
 from flowfabric.cli.inputs import page_args, parse_tags, parse_time
 from flowfabric.cli.output import (
     format_age,
@@ -78,6 +78,7 @@ def format_execution(
         lines += ["", *format_table(_ATTEMPT_COLUMNS, attempts, screen)]
     if execution.waitpoints:
         lines += ["", *waitpoints_table(execution.waitpoints, now, screen)]
+        lines += prompt_lines(execution.waitpoints, screen)
     if steps:
         rows = [
             (step.seq, step.name, step.status, format_time(step.recorded_at), _preview(step.payload)) for step in steps

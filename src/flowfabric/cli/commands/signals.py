@@ -1,21 +1,18 @@
-"""`flowfabric signal`, `approve`, `reject` and `waitpoints`: deliver signals and decisions, and list waits."""
+"""`flowfabric signal` and `waitpoints`: deliver signals, and list waits."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from flowfabric.cli.inputs import is_token, principal, read_json_argument, read_token
 from flowfabric.cli.output import format_age, format_json, print_hint, print_lines, print_result, stdout_screen
 from flowfabric.cli.targets import open_for_reading, open_for_writing
-from flowfabric.cli.terminal import Column, Screen, format_table
+from flowfabric.cli.terminal import Column, Screen, format_facts, format_table, wrap_text
 from flowfabric.core.ids import parse_id
+from flowfabric.core.waits.decisions import approval_name
 from flowfabric.engine import Accepted, DuplicateSignal, Engine, SuspendedView, WaitpointView
-
-if TYPE_CHECKING:
-    from flowfabric.runtime.signals import DecisionWord
 
 
 async def signal(arguments: argparse.Namespace) -> None:
@@ -29,16 +26,6 @@ async def signal(arguments: argparse.Namespace) -> None:
     else:
         sentence = f"Already delivered as signal {outcome.signal_id}."
     print_result(arguments, sentence, {"signal_id": outcome.signal_id, "repeated": effect is None, "effect": effect})
-
-
-async def approve(arguments: argparse.Namespace) -> None:
-    """Approve the request that a token belongs to."""
-    await _decide(arguments, "approve")
-
-
-async def reject(arguments: argparse.Namespace) -> None:
-    """Reject the request that a token belongs to."""
-    await _decide(arguments, "reject")
 
 
 async def _deliver(engine: Engine, arguments: argparse.Namespace, payload: bytes) -> Accepted | DuplicateSignal:
@@ -57,17 +44,6 @@ async def _deliver(engine: Engine, arguments: argparse.Namespace, payload: bytes
         signal_id=arguments.signal_id,
         key=arguments.key,
     )
-
-
-async def _decide(arguments: argparse.Namespace, word: DecisionWord) -> None:
-    from flowfabric.runtime.signals import decide
-
-    token = read_token(arguments.token)
-    async with open_for_writing(arguments) as engine:
-        outcome = await decide(engine, token, word, arguments.reason, source_type="operator", by=principal(arguments))
-    done = {"approve": "approved", "reject": "rejected", None: "decided by other means"}[outcome.word]
-    sentence = f"Already {done}; that decision counts." if outcome.repeated else f"{done.capitalize()}."
-    print_result(arguments, sentence, outcome)
 
 
 # `flowfabric waitpoints`
@@ -102,6 +78,7 @@ async def show_waits(arguments: argparse.Namespace) -> None:
         waitpoints = [view for view in views if isinstance(view, WaitpointView)]
         screen = stdout_screen()
         print_lines(waits_table(waits, now, screen) if waits else waitpoints_table(waitpoints, now, screen))
+        print_lines(prompt_lines(waitpoints, screen))
     if len(views) == arguments.limit:
         print_hint(f"There may be more than these {arguments.limit}; --limit accepts up to 1000.")
 
@@ -137,3 +114,19 @@ def waitpoints_table(waitpoints: Sequence[WaitpointView], now: datetime, screen:
         for waitpoint in waitpoints
     ]
     return format_table(_WAITPOINT_COLUMNS, rows, screen)
+
+
+def prompt_lines(waitpoints: Sequence[WaitpointView], screen: Screen) -> list[str]:
+    """Return the lines that the approvers of these waitpoints see, once for each approval."""
+    prompts = {
+        (approval_name(waitpoint.key, waitpoint.approver), waitpoint.prompt): waitpoint.prompt
+        for waitpoint in waitpoints
+        if waitpoint.prompt is not None
+    }
+    lines: list[str] = []
+    for (name, _), prompt in prompts.items():
+        values = {key: value if isinstance(value, str) else format_json(value) for key, value in prompt.show.items()}
+        lines += ["", *wrap_text(f'Approval "{name}"{f": {prompt.title}" if prompt.title else ""}', screen)]
+        lines += [line for part in (prompt.details or "").splitlines() for line in wrap_text(part, screen)]
+        lines += format_facts(list(values.items()), screen)
+    return lines

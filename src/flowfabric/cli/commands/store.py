@@ -153,6 +153,6 @@ async def _read_version(arguments: argparse.Namespace) -> tuple[int, bool]:
         async with open_for_reading(arguments) as engine:
             return (await engine.store_info()).schema_version, True
     except Unavailable as error:
-        if error.code != "schema_outdated":
+        if error.code not in ("schema_outdated", "store_not_found"):
             raise
         return int(error.fields["version"]), False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import inspect
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from flowfabric.engine import Created, Engine, Outcome, State, Submission
 
 if TYPE_CHECKING:
     from flowfabric.app.app import App
+    from flowfabric.app.task import Task
 
 _POLL_S = 0.5
 
@@ -91,8 +93,17 @@ def _task_submission(arguments: argparse.Namespace, app: App, payload: bytes) ->
     try:
         args, kwargs = task.inputs.unpack(payload)
     except InputMismatch as error:
-        raise InvalidRequest("invalid_input", error.message) from None
+        raise _input_error(task, str(error.fields["reason"])) from None
     return task.submission(args, kwargs)
+
+
+def _input_error(task: Task[..., Any], why: str) -> InvalidRequest:
+    """Return the error for an input that does not fit the parameters of the task."""
+    signature = inspect.signature(task.fn)
+    names = [name for name, each in signature.parameters.items() if each.default is inspect.Parameter.empty]
+    example = ", ".join(f'"{name}": …' for name in names or list(signature.parameters)[:1])
+    advice = f"pass the parameters by name as JSON, such as '{{{example}}}'"
+    return InvalidRequest("invalid_input", f"INPUT does not fit {task.base}{signature}: {why}; {advice}")
 
 
 async def _wait_for_end(engine: Engine, id_: UUID, timeout_s: float | None) -> Outcome | None:

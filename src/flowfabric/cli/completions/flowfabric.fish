@@ -51,7 +51,7 @@ function _shtab_flowfabric_using
 end
 
 set -g _shtab_flowfabric_commands submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes 'lanes list' 'lanes pause' 'lanes resume' 'lanes drain' flows waitpoints keys 'keys list' 'keys rotate' 'keys seed' workers 'workers list' 'workers remove' leases stats doctor migrate backup restore check bench demo completion
-set -g _shtab_flowfabric_opts_with_value --app --batch --capability --code-version --concurrency --creator --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
+set -g _shtab_flowfabric_opts_with_value --app --as --batch --capability --code-version --concurrency --creator --cursor --deadline --delay --epoch --execution --executions --family --flow --from --from-step --generation --grace --held-for --id --instance --key --kind --lane --lease --limit --name --namespace --policy --principal --priority --reason --requires --retries --schema --secret-file --signal --signal-id --since --state --store --suspension --tag --timeout --until --wait -n
 
 complete -c flowfabric -e
 complete -c flowfabric -f
@@ -161,8 +161,9 @@ complete -c flowfabric -n '_shtab_flowfabric_using signal' -l schema -x -d 'the 
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l pooler -d 'connect through a pooler in transaction mode'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
 complete -c flowfabric -n '_shtab_flowfabric_using signal' -l json -d 'print one JSON document per line'
-complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a approve -d 'approve the request of a token or link'
+complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a approve -d 'approve a request'
 complete -c flowfabric -n '_shtab_flowfabric_using approve' -s h -l help -d 'show this help message and exit'
+complete -c flowfabric -n '_shtab_flowfabric_using approve' -l as -x -d 'decide for this approver; without it, as the principal'
 complete -c flowfabric -n '_shtab_flowfabric_using approve' -l reason -x -d 'a comment, for the task'
 complete -c flowfabric -n '_shtab_flowfabric_using approve' -l principal -x -d 'who acts, for the history (the system user)'
 complete -c flowfabric -n '_shtab_flowfabric_using approve' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'
@@ -171,8 +172,9 @@ complete -c flowfabric -n '_shtab_flowfabric_using approve' -l schema -x -d 'the
 complete -c flowfabric -n '_shtab_flowfabric_using approve' -l pooler -d 'connect through a pooler in transaction mode'
 complete -c flowfabric -n '_shtab_flowfabric_using approve' -l not-durable -d 'accept a store that may lose acknowledged work in a power cut'
 complete -c flowfabric -n '_shtab_flowfabric_using approve' -l json -d 'print one JSON document per line'
-complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a reject -d 'reject the request of a token or link'
+complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a reject -d 'reject a request'
 complete -c flowfabric -n '_shtab_flowfabric_using reject' -s h -l help -d 'show this help message and exit'
+complete -c flowfabric -n '_shtab_flowfabric_using reject' -l as -x -d 'decide for this approver; without it, as the principal'
 complete -c flowfabric -n '_shtab_flowfabric_using reject' -l reason -x -d 'why, for the task'
 complete -c flowfabric -n '_shtab_flowfabric_using reject' -l principal -x -d 'who acts, for the history (the system user)'
 complete -c flowfabric -n '_shtab_flowfabric_using reject' -l store -xka "(__fish_complete_path (commandline -ct))" -d 'postgresql://… or a file; $FLOWFABRIC_STORE, else flowfabric.db'

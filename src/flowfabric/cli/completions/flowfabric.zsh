@@ -10,7 +10,7 @@
 
 _shtab_flowfabric_commands() {
   local _commands=(
-    approve:'approve the request of a token or link'
+    approve:'approve a request'
     backup:'copy a SQLite store to a new file, while it is in use'
     bench:'measure submit, claim and complete on this store'
     cancel:'cancel an execution or a flow'
@@ -29,7 +29,7 @@ _shtab_flowfabric_commands() {
     list:'list executions, newest first'
     migrate:'create a store, or update its schema'
     priority:'change the priority of a waiting execution'
-    reject:'reject the request of a token or link'
+    reject:'reject a request'
     replay:'run an ended execution again'
     restore:'put a backup in the place of a SQLite store'
     resume:'end the wait of a suspended execution'
@@ -89,6 +89,7 @@ _shtab_flowfabric_defaults_added=0
 
 _shtab_flowfabric_approve_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--as[decide for this approver\; without it, as the principal]:NAME:"
   "--reason[a comment, for the task]:reason:"
   "--principal[who acts, for the history (the system user)]:WHO:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
@@ -97,7 +98,7 @@ _shtab_flowfabric_approve_options=(
   "--pooler[connect through a pooler in transaction mode]"
   "--not-durable[accept a store that may lose acknowledged work in a power cut]"
   "--json[print one JSON document per line]"
-  ":the token, or a link that contains it\; - reads standard input:"
+  ":the execution or the waitpoint, or the token or link of an approver:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -504,6 +505,7 @@ _shtab_flowfabric_priority_defaults_added=0
 
 _shtab_flowfabric_reject_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--as[decide for this approver\; without it, as the principal]:NAME:"
   "--reason[why, for the task]:reason:"
   "--principal[who acts, for the history (the system user)]:WHO:"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
@@ -512,7 +514,7 @@ _shtab_flowfabric_reject_options=(
   "--pooler[connect through a pooler in transaction mode]"
   "--not-durable[accept a store that may lose acknowledged work in a power cut]"
   "--json[print one JSON document per line]"
-  ":the token, or a link that contains it\; - reads standard input:"
+  ":the execution or the waitpoint, or the token or link of an approver:"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -20,6 +20,7 @@ from flowfabric.core.waits.evaluate import (
     is_approval,
     missing_signals,
 )
+from flowfabric.core.waits.prompts import ApprovalPrompt, read_prompt
 from flowfabric.core.waits.records import (
     OnTimeout,
     Suspension,
@@ -54,7 +55,7 @@ class WaitpointView:
     """Public view of a waitpoint. It never shows the token, only its key id and a fingerprint.
 
     `names` are the names of the signals that the current wait needs; None means any name, an empty tuple means no
-    signal.
+    signal. `prompt` is shown to the approver.
     """
 
     id: UUID
@@ -70,6 +71,7 @@ class WaitpointView:
     expires_at: datetime | None
     closed_at: datetime | None
     close_reason: str | None
+    prompt: ApprovalPrompt | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +260,7 @@ def view_waitpoint(waitpoint: Waitpoint, suspension: Suspension | None) -> Waitp
         expires_at=waitpoint.expires_at,
         closed_at=waitpoint.closed_at,
         close_reason=waitpoint.close_reason,
+        prompt=read_prompt(waitpoint.prompt),
     )
 
 

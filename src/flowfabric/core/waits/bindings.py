@@ -13,6 +13,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fast_dataclass import put
 from flowfabric.core.ids import parse_id
 from flowfabric.core.tokens.token import token_source
+from flowfabric.core.waits.prompts import ApprovalPrompt, check_prompt
 from flowfabric.core.waits.schemas import parse_schema
 
 
@@ -21,13 +22,15 @@ class NewWaitpoint:
     """A waitpoint with its own token. If a waitpoint with the same key is open, the suspension uses that one.
 
     If the waitpoint has an approver, that approver is the source of all its signals, regardless of the sender's claim.
-    `ends_at` is the time when the token expires. With a `schema`, payloads that do not fit are refused.
+    `ends_at` is the time when the token expires. With a `schema`, payloads that do not fit are refused. `prompt` is
+    shown to the approver.
     """
 
     key: str
     approver: str | None = None
     ends_at: datetime | None = None
     schema: str | Mapping[str, Any] | None = None
+    prompt: ApprovalPrompt | None = None
 
     def __post_init__(self) -> None:
         validation.name(self.key, "key")
@@ -37,6 +40,7 @@ class NewWaitpoint:
             put(self, ends_at=validation.timestamp(self.ends_at, "ends_at"))
         if self.schema is not None:
             put(self, schema=parse_schema(self.schema))
+        check_prompt(self.prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def binding_parts(binding: Bound) -> tuple[str | None, ...]:
     """
     match binding:
         case NewWaitpoint(key, approver, ends_at):
-            # The schema follows from the code, which may change between a call and its repeat.
+            # Schema and prompt follow from the code, which may change between a call and its repeat.
             return "new", key, approver, None if ends_at is None else ends_at.isoformat()
         case PendingWaitpoint(key):
             return "pending", key

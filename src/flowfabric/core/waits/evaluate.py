@@ -189,8 +189,17 @@ class ApprovalProgress:
     rejected: tuple[str, ...]
     undecided: tuple[str, ...]
 
-    def __str__(self) -> str:
-        named = "" if self.name is None else f' "{self.name}"'
+    @property
+    def result(self) -> str | None:
+        """Who approved or rejected it, for use in a sentence, or None if the approval is not decided."""
+        if len(self.approved) >= self.required:
+            return f"{join_names(self.approved)} approved it"
+        is_rejected = self.rejections is not None and len(self.rejected) >= self.rejections
+        return f"{join_names(self.rejected)} rejected it" if is_rejected else None
+
+    @property
+    def counts(self) -> str:
+        """The number of approvals, and who has decided, as in `1 of 2 (ops approved; finance has not decided)`."""
         undecided = f"{join_names(self.undecided)} {'has' if len(self.undecided) == 1 else 'have'} not decided"
         parts = [
             f"{join_names(self.approved)} approved" if self.approved else "",
@@ -198,7 +207,11 @@ class ApprovalProgress:
             undecided if self.undecided else "",
         ]
         decisions = "; ".join(part for part in parts if part) or "no decision yet"
-        return f"approval{named}: {len(self.approved)} of {self.required} ({decisions})"
+        return f"{len(self.approved)} of {self.required} ({decisions})"
+
+    def __str__(self) -> str:
+        named = "" if self.name is None else f' "{self.name}"'
+        return f"approval{named}: {self.counts}"
 
 
 def approval_progress(
@@ -241,6 +254,14 @@ def _approval_counts(condition: Condition) -> tuple[Count, Count | None] | None:
 def is_approval(condition: Condition) -> bool:
     """Return True if the condition waits for enough approvals or enough rejections on the same waitpoints."""
     return isinstance(condition, AnyOf) and _approval_counts(condition) is not None
+
+
+def find_approval(condition: Condition, key: str) -> Condition | None:
+    """Return the part of the condition that is an approval with this waitpoint, or None if there is no such part."""
+    if is_approval(condition) and key in waitpoint_keys(condition):
+        return condition
+    members = condition.members if isinstance(condition, AllOf | AnyOf) else ()
+    return next((found for member in members if (found := find_approval(member, key)) is not None), None)
 
 
 def _deciders(count: Count, signals: Iterable[SignalFacts], approvers: Mapping[str, str]) -> tuple[str, ...]:

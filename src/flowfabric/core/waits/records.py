@@ -117,7 +117,8 @@ class TokenParts:
 class Waitpoint:
     """A place where signals arrive. `suspension` is the number of the last suspension that bound the waitpoint.
 
-    `payload_schema` is the schema of the payloads that the waiting code can read, if it is known.
+    `payload_schema` is the schema of the payloads that the waiting code can read, if it is known. `prompt` is
+    shown to the approver, as JSON text.
     """
 
     id: UUID
@@ -135,6 +136,7 @@ class Waitpoint:
     close_reason: str | None = None
     generation: int = 0
     payload_schema: str | None = None
+    prompt: str | None = None
 
     @property
     def approver(self) -> str | None:

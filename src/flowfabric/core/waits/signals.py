@@ -43,7 +43,7 @@ class SignalRequest:
     """A signal as its sender describes it.
 
     `by_engine` is True if the signal was sent without a token, so the engine itself knows the sender. `is_system` is
-    True if the engine is the sender; the limit of signals then does not apply.
+    True if the engine is the sender; the limit of signals then does not apply. The event records the `principal`.
     """
 
     id: UUID
@@ -59,6 +59,7 @@ class SignalRequest:
     resume_delay: timedelta | None = None
     by_engine: bool = False
     is_system: bool = False
+    principal: str | None = None
 
 
 def approval_key(name: str, suffix: str) -> str:
@@ -132,6 +133,20 @@ def decide_signal(
     if not request.is_system and execution.signal_seq >= execution.policy.max_signals:
         message = f"it has {execution.signal_seq} signals, the limit of its policy"
         raise refusal(execution, "signal_limit_exceeded", message)
+    decision = _decide_effect(execution, waitpoint, wait, counting, request, now)
+    if request.principal is None or decision.event is None:
+        return decision
+    return replace(decision, event=replace(decision.event, principal=request.principal))
+
+
+def _decide_effect(
+    execution: Execution,
+    waitpoint: Waitpoint,
+    wait: OpenWait | None,
+    counting: Sequence[SignalFacts],
+    request: SignalRequest,
+    now: datetime,
+) -> Decision[Accepted]:
     signal = make_signal(execution, waitpoint, request, now)
     if wait is None or not _is_awaited(execution, waitpoint, wait):
         return _buffer(execution, waitpoint, signal, now)

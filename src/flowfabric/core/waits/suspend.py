@@ -34,6 +34,7 @@ from flowfabric.core.waits.bindings import (
 from flowfabric.core.waits.condition_json import to_json
 from flowfabric.core.waits.conditions import Condition, validate
 from flowfabric.core.waits.evaluate import SignalFacts, counting_signals, is_satisfied, satisfied_keys
+from flowfabric.core.waits.prompts import prompt_json
 from flowfabric.core.waits.records import (
     BLOCKING,
     OnTimeout,
@@ -104,6 +105,7 @@ class CreateWaitpoint:
     ends_at: datetime | None
     seed: WaitpointSeed
     schema: str | None = None
+    prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,7 @@ def decide_create_waitpoint(
         expires_at=expires_at,
         generation=execution.generation,
         payload_schema=request.schema,
+        prompt=request.prompt,
     )
     after = replace(execution, is_standalone=False)
     return Decision(
@@ -323,7 +326,7 @@ def _make_waitpoint(suspension: Suspension, binding: Bound, seed: WaitpointSeed,
             return replace(waitpoint, fires_at=binding.at)
         case NewWaitpoint():
             token = minter.new(suspension.execution_id, seed, binding.approver, binding.ends_at)
-            return replace(waitpoint, token=token, payload_schema=binding.schema)
+            return replace(waitpoint, token=token, payload_schema=binding.schema, prompt=prompt_json(binding.prompt))
     return waitpoint
 
 

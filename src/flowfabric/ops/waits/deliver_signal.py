@@ -34,6 +34,7 @@ from flowfabric.core.ids import derive_id
 from flowfabric.core.tokens.key_ring import KeyRing, verifying_secret
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import ParsedToken, invalid_token, require_not_ended, verify_token
+from flowfabric.core.waits.decisions import as_decision
 from flowfabric.core.waits.records import Waitpoint, WaitpointKind, WaitpointState
 from flowfabric.core.waits.resume import OpenWait
 from flowfabric.core.waits.schemas import check_payload
@@ -140,8 +141,8 @@ class DeliverSignal(DeliverLocked):
         decisions: dict[UUID, Decision[Accepted]] = {}
         for delivery in new:
             id_ = delivery.execution_id
-            if _is_early_wait(delivery, targets.get(id_)):
-                continue  # The fallback reads whether the wait has received its signal.
+            if _is_early_wait(delivery, targets.get(id_)) or _is_unlabelled_decision(delivery, targets.get(id_)):
+                continue  # The fallback reads whether the wait has received this signal or decision.
             try:
                 waitpoint = _check_address(delivery, targets.get(id_), secrets.get(id_), key_ring, snapshot.now)
                 decision = _decide(
@@ -261,7 +262,7 @@ def _check_address(
 ) -> Waitpoint:
     """Return the waitpoint that a signal is addressed to. Refuse an invalid token or an unknown waitpoint."""
     _check_key(delivery, secret, ring, now)
-    _check_token(delivery, target)
+    check_token(delivery.token, target)
     return _check_target(delivery, target)
 
 
@@ -283,7 +284,7 @@ def _decide(
 def _request_at(waitpoint: Waitpoint, delivery: Delivery) -> SignalRequest:
     """Return the signal in the form to store. At a wait for an undeclared signal, it is stored as an approval."""
     is_undeclared = delivery.or_wait and waitpoint.kind is not WaitpointKind.STANDING
-    return as_approval(delivery.request) if is_undeclared else delivery.request
+    return as_approval(delivery.request) if is_undeclared else as_decision(delivery.request, waitpoint)
 
 
 def _with_id_of_key(delivery: Delivery, execution: Execution) -> Delivery:
@@ -319,6 +320,11 @@ def _is_early_wait(delivery: Delivery, target: Waitpoint | None) -> bool:
     if not delivery.or_wait or target is None or target.kind is WaitpointKind.STANDING:
         return False
     return target.state is WaitpointState.PENDING
+
+
+def _is_unlabelled_decision(delivery: Delivery, target: Waitpoint | None) -> bool:
+    """Return True for a decision without the key by which an earlier decision of the approver is found."""
+    return target is not None and _request_at(target, delivery).key != delivery.request.key
 
 
 async def _without_ended_waits(
@@ -376,9 +382,12 @@ def _lookup(delivery: Delivery, target: Waitpoint | None = None) -> SignalLookup
 async def _accepted_by_key(
     tx: Transaction, deliveries: Sequence[Delivery], targets: Mapping[UUID, Waitpoint]
 ) -> Mapping[UUID, UUID]:
-    """Find signals that a named waitpoint received before under the same key. `targets` has the ids of waitpoints."""
-    named = [item for item in deliveries if item.waitpoint_id is None and item.request.key is not None]
-    lookups = [_lookup(item, targets[item.execution_id]) for item in named if item.execution_id in targets]
+    """Find signals that a waitpoint received before under the same key, if only the waitpoint gives the id or the key.
+
+    `targets` has the waitpoints by execution id.
+    """
+    found = [(item, targets[item.execution_id]) for item in deliveries if item.execution_id in targets]
+    lookups = [lookup for item, target in found if (lookup := _lookup(item, target)) != _lookup(item) and lookup.key]
     return (await tx.waits.received_signals([], lookups)).accepted if lookups else {}
 
 
@@ -388,9 +397,8 @@ def _check_key(delivery: Delivery, secret: Secret | None, ring: KeyRing, now: da
         raise invalid_token()
 
 
-def _check_token(delivery: Delivery, waitpoint: Waitpoint | None) -> None:
+def check_token(token: ParsedToken | None, waitpoint: Waitpoint | None) -> None:
     """Refuse a token that was not minted for this waitpoint."""
-    token = delivery.token
     stored = None if waitpoint is None else waitpoint.token
     if token is not None and (stored is None or stored.nonce != token.unverified.nonce):
         raise invalid_token()

@@ -13,6 +13,9 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.waits.bindings import Bound, NewWaitpoint
 from flowfabric.core.waits.conditions import AnyOf, Condition, Count, Distinct
+from flowfabric.core.waits.decisions import ApprovalDecision, read_decision
+from flowfabric.core.waits.evaluate import APPROVE, REJECT
+from flowfabric.core.waits.prompts import ApprovalPrompt
 from flowfabric.core.waits.records import OnTimeout, StoredSignal, SuspensionReason
 from flowfabric.core.waits.snapshot import WaitSnapshot
 from flowfabric.runtime.branch import Branch, require_branch
@@ -21,12 +24,11 @@ from flowfabric.runtime.calls.wait_signal import SignalWait, WaitCall, decode_re
 from flowfabric.runtime.durable_call import awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.record_writer import retry_while_owned
-from flowfabric.runtime.results import parse_object
-from flowfabric.runtime.signals import APPROVE, REJECT, callback_url, link
+from flowfabric.runtime.signals import callback_url, link
 from flowfabric.runtime.waits import SignalsArrived, Verdict, Wait
 from flowfabric.values import ValueCodec, codec_for
 from flowfabric.values.aliases import Durable, Duration, R_co, T
-from flowfabric.values.records import ApprovalDecision, ApprovalRequest, Approved, Received, Rejected, TimedOut
+from flowfabric.values.records import ApprovalRequest, Approved, Received, Rejected, TimedOut
 from flowfabric.values.schemas import schema_for
 
 Ends: TypeAlias = Literal["escalate", "fail", "cancel", "expire"]
@@ -41,6 +43,9 @@ class ApprovalOptions(TypedDict, total=False):
     need: int | None
     veto: bool
     notify: Notify | None
+    title: str | None
+    details: str | None
+    show: Mapping[str, Any] | None
 
 
 @overload
@@ -65,19 +70,25 @@ def approval(
     notify: Notify | None = None,
     timeout: Duration | None = None,
     on_timeout: str = "return",
+    title: str | None = None,
+    details: str | None = None,
+    show: Mapping[str, Any] | None = None,
 ) -> Approval[Any]:
-    """Wait for people to decide. Each approver in `by` gets a token, and the first decision with that token counts.
+    """Wait for people to decide. Each approver in `by` gets a token, and the first decision of each approver counts.
 
     `need` is the number of approvals that are required, by default from all approvers. With `veto`, the first rejection
     ends the approval; without `veto`, the approval ends when `need` can no longer be reached. `notify` is called as a
     step, once for each approver. Without `by` there are no tokens, and any user of the command line or of an inbox may
     decide.
+
+    `title`, `details` and `show` describe the decision. `show` has JSON values by name. They are stored when the
+    approval opens. Approvers see them on the page of a link, in the argument of `notify` and on the command line.
     """
     approvers = _validate_approvers(by)
-    ask = _ApprovalRule(approvers, _required_approvals(need, approvers), veto=validation.boolean(veto, "veto"))
-    return Approval(
-        require_branch("approval"), validation.name(name, "name"), ask, notify, _timeout_settings(timeout, on_timeout)
-    )
+    rule = _ApprovalRule(approvers, _required_approvals(need, approvers), veto=validation.boolean(veto, "veto"))
+    prompt = ApprovalPrompt(title, details, {} if show is None else show)
+    ends = _timeout_settings(timeout, on_timeout)
+    return Approval(require_branch("approval"), validation.name(name, "name"), rule, prompt, notify, ends)
 
 
 @overload
@@ -150,11 +161,17 @@ class Approval(_TokenWait[R_co]):
     """A requested approval. If needed, send its tokens or links to the approvers, then await the approval."""
 
     def __init__(
-        self, branch: Branch, name: str, rule: _ApprovalRule, notify: Notify | None, ends: _TimeoutSettings
+        self,
+        branch: Branch,
+        name: str,
+        rule: _ApprovalRule,
+        prompt: ApprovalPrompt,
+        notify: Notify | None,
+        ends: _TimeoutSettings,
     ) -> None:
         super().__init__(branch, f"approval:{name}", "approval")
         self.received: list[dict[str, Any]] = []
-        self.name, self.rule, self.notify = name, rule, notify
+        self.name, self.rule, self.prompt, self.notify = name, rule, prompt, notify
         self.timeout, self.on_timeout = ends
 
     def tokens(self) -> Durable[dict[str, str]]:
@@ -191,16 +208,22 @@ class Approval(_TokenWait[R_co]):
         due, tokens = await self.open() if pending else (None, {})
         for who in pending:
             token = tokens[self._key(who)]
-            ask = ApprovalRequest(self.name, who, token, None if base is None else link(base, token), due)
+            address = None if base is None else link(base, token)
+            request = ApprovalRequest(
+                self.name, who, token, address, due, self.prompt.title, self.prompt.details, self.prompt.show
+            )
             policy = StepPolicy(key=who)
-            await StepCall(self.branch, notify, (ask,), {}, policy, name=name.removeprefix(self.call_id.scope))
+            await StepCall(self.branch, notify, (request,), {}, policy, name=name.removeprefix(self.call_id.scope))
 
     def _key(self, who: str) -> str:
         return f"{self.path}[{who}]"
 
     def fresh_waitpoints(self, due: datetime | None) -> list[NewWaitpoint]:
         ends_at = due if self.on_timeout is None else None
-        return [NewWaitpoint(self._key(who), approver=who, ends_at=ends_at) for who in self.rule.by or ()]
+        return [
+            NewWaitpoint(self._key(who), approver=who, ends_at=ends_at, prompt=self.prompt)
+            for who in self.rule.by or ()
+        ]
 
     def make_wait(self, due: datetime | None, *, is_old: bool) -> Wait:
         return _ApprovalWait(self, due, is_old=is_old or self.is_open)
@@ -208,16 +231,15 @@ class Approval(_TokenWait[R_co]):
     def decisions(self, signals: Iterable[StoredSignal]) -> list[ApprovalDecision]:
         """Return the decisions in the order of acceptance.
 
-        With a token, only the first decision counts. If an operator also makes the opposite decision for the same
-        approver, both decisions count, in this list and in the engine's condition.
+        The store keeps the first decision of each approver. A store that an earlier release has used may have both
+        decisions of one approver. Then both count, in this list and in the engine's condition.
         """
-        decisions: dict[tuple[str, str], ApprovalDecision] = {}
+        decisions: dict[tuple[str, bool], ApprovalDecision] = {}
         for signal in signals:
-            is_named = self.rule.by is not None
-            by = signal.waitpoint.removeprefix(f"{self.path}[")[:-1] if is_named else signal.source_identity
+            approver = None if self.rule.by is None else signal.waitpoint.removeprefix(f"{self.path}[")[:-1]
             if signal.name in (APPROVE, REJECT):
-                decision = ApprovalDecision(by, signal.name == APPROVE, _comment(signal), signal.accepted_at)
-                decisions.setdefault((by, signal.name), decision)
+                decision = read_decision(signal, approver)
+                decisions.setdefault((decision.by, decision.approve), decision)
         return list(decisions.values())
 
     def decide(self, verdict: Verdict) -> Record:
@@ -255,7 +277,7 @@ class _ApprovalWait(Wait):
 
     def bindings(self) -> Sequence[Bound]:
         if self._approval.rule.by is None:
-            return (NewWaitpoint(self._approval.path),)
+            return (NewWaitpoint(self._approval.path, prompt=self._approval.prompt),)
         return self._approval.fresh_waitpoints(self.due)
 
     def condition(self) -> Condition:
@@ -357,8 +379,3 @@ def _required_approvals(need: int | None, by: tuple[str, ...] | None) -> int:
         return 1 if by is None else len(by)
     maximum = validation.MAX_COUNT if by is None else len(by)
     return validation.integer(need, "need", 1, maximum)
-
-
-def _comment(signal: StoredSignal) -> str:
-    document = parse_object(signal.payload) or {}
-    return str(document.get("comment") or document.get("reason") or "")

@@ -19,7 +19,7 @@ from flowfabric.runtime.branch_group import (
     mark_awaited,
     validate_members,
 )
-from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
+from flowfabric.runtime.durable_call import DurableCall, awaiting_branch, close_unstarted
 from flowfabric.runtime.journal import KEYED, CallId
 from flowfabric.runtime.run import is_final
 from flowfabric.values import failures
@@ -52,7 +52,7 @@ def gather(*calls: Awaitable[Any], limit: int | None = None) -> Any:
 
     At most `limit` calls run at the same time.
     """
-    return Gather(require_branch("gather"), "gather", calls, limit)
+    return _make_group(Gather, "gather", calls, limit)
 
 
 @overload
@@ -71,7 +71,7 @@ def settle(
 def settle(*calls: Awaitable[T], limit: int | None = None) -> Durable[tuple[Completed[T] | Failed, ...]]: ...
 def settle(*calls: Awaitable[Any], limit: int | None = None) -> Any:
     """Return how each call ended, in the order of the calls. A failure does not end the other calls."""
-    return Settle(require_branch("settle"), "settle", calls, limit)
+    return _make_group(Settle, "settle", calls, limit)
 
 
 @overload
@@ -87,7 +87,15 @@ def race(*calls: Awaitable[Any]) -> Any:
     """
     if not calls:
         raise InvalidRequest("empty_race", "a race needs at least one call")
-    return Race(require_branch("race"), "race", calls, None)
+    return _make_group(Race, "race", calls, None)
+
+
+def _make_group(kind: type[CallGroup], name: str, calls: Sequence[Any], limit: int | None) -> CallGroup:
+    try:
+        return kind(require_branch(name), name, calls, limit)
+    except BaseException:
+        close_unstarted(calls)
+        raise
 
 
 class CallGroup(DurableCall[Any]):

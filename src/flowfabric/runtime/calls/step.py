@@ -24,9 +24,10 @@ from flowfabric.core.policy import Backoff, backoff_delay
 from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, StepContext, require_branch
 from flowfabric.runtime.durable_call import LOG, DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
+from flowfabric.runtime.options import Retryable, check_options
 from flowfabric.runtime.results import store_result
 from flowfabric.runtime.run import is_final
-from flowfabric.runtime.runner import Retryable, TaskSpec, retry_category, validate_raises, validate_retry_on
+from flowfabric.runtime.runner import CallOptions, TaskSpec, retry_category, task_called_error
 from flowfabric.runtime.waits import Wait
 from flowfabric.values import failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
@@ -57,15 +58,9 @@ class StepPolicy:
         if self.on_cancel not in (None, "interrupt", "finish"):
             message = f"on_cancel must be 'interrupt' or 'finish', not {validation.preview(self.on_cancel)}"
             raise InvalidRequest("invalid_choice", message, field="on_cancel")
-        if self.name is not None and any(sign in validation.name(self.name, "name") for sign in _SEPARATORS):
+        if self.name is not None and any(sign in self.name for sign in _SEPARATORS):
             message = f"name must be without {' '.join(_SEPARATORS)}, which number calls of the same name"
             raise InvalidRequest("invalid_name", message, field="name")
-        if self.key is not None:
-            validation.name(self.key, "key")
-        if self.retries is not None:
-            validation.integer(self.retries, "retries", 0, validation.MAX_COUNT)
-        if self.timeout is not None:
-            validation.duration(self.timeout, "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +127,10 @@ class StepFunction:
 
         With `on_cancel="finish"`, a request to cancel waits until the running step has ended.
         """
-        only = None if retry_on is None else validate_retry_on(retry_on)
-        policy = StepPolicy(name=name, key=key, retries=retries, timeout=timeout, retry_on=only, on_cancel=on_cancel)
-        return StepFunction(policy)
+        options = check_options(
+            {"name": name, "key": key, "retries": retries, "timeout": timeout, "retry_on": retry_on}
+        )
+        return StepFunction(StepPolicy(**options, on_cancel=on_cancel))
 
     def policy(
         self,
@@ -154,15 +150,10 @@ class StepFunction:
         categories or classes are retried. A request to cancel interrupts a running coroutine function, unless
         `on_cancel="finish"` is set.
         """
-        step_policy = StepPolicy(
-            name=name,
-            retries=retries,
-            timeout=timeout,
-            raises=validate_raises(raises),
-            at_most_once=at_most_once,
-            retry_on=None if retry_on is None else validate_retry_on(retry_on),
-            on_cancel=on_cancel,
+        options = check_options(
+            {"name": name, "retries": retries, "timeout": timeout, "raises": raises, "retry_on": retry_on}
         )
+        step_policy = StepPolicy(**options, at_most_once=at_most_once, on_cancel=on_cancel)
 
         def decorate(fn: F) -> F:
             try:
@@ -201,9 +192,11 @@ class StepCall(DurableCall[Any]):
         *,
         name: str | None = None,
     ) -> None:
+        if isinstance(getattr(fn, "call_options", None), CallOptions):
+            raise task_called_error(fn.__name__)
         if not callable(fn):
-            description = f"{type(fn).__name__}; run a task with await task.run(…)"
-            raise InvalidRequest("invalid_type", f"a step is a function and its arguments, not {description}")
+            message = f"a step is a function and its arguments, not {type(fn).__name__}"
+            raise InvalidRequest("invalid_type", message)
         digest = None if branch.run.app.arguments == "off" else digest_arguments(args, kwargs)
         self.fn, self.args, self.kwargs = fn, args, kwargs
         self.plan = step_plan(branch.run.task, fn, options)

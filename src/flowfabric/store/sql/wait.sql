@@ -6,7 +6,8 @@ s.opened_at, s.timeout_at, s.on_timeout, s.resume_delay_us, s.closed_at, s.close
 
 -- fragment: waitpoint
 w.id, w.execution_id, w.key, w.kind, w.state, w.suspension, w.kid, w.nonce, w.token_hash, w.approver, w.token_ends_at,
-w.child_id, w.fires_at, w.created_at, w.expires_at, w.closed_at, w.close_reason, w.generation, w.payload_schema
+w.child_id, w.fires_at, w.created_at, w.expires_at, w.closed_at, w.close_reason, w.generation, w.payload_schema,
+w.prompt
 
 -- fragment: signal
 g.id, g.execution_id, g.seq, g.waitpoint_id, g.waitpoint, g.suspension, g.counts, g.name, g.category, g.source,
@@ -26,6 +27,7 @@ FROM ff.suspension AS s
 WHERE s.execution_id = :execution_id
     AND s.id = COALESCE(:id, s.id)
     AND s.lease_id = COALESCE(:lease_id, s.lease_id)
+    AND s.number = COALESCE(:number, s.number)
 ORDER BY s.number DESC
 LIMIT 1
 
@@ -151,18 +153,19 @@ WITH item (
     id UUID, execution_id UUID, key TEXT, kind TEXT, state TEXT, suspension INTEGER, kid TEXT, nonce BYTEA,
     token_hash BYTEA, approver TEXT, token_ends_at TIMESTAMPTZ, child_id UUID, fires_at TIMESTAMPTZ,
     created_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, closed_at TIMESTAMPTZ, close_reason TEXT, generation INTEGER,
-    payload_schema TEXT
+    payload_schema TEXT, prompt TEXT
 ) AS (
     VALUES :items
 )
 INSERT INTO ff.waitpoint (
     id, execution_id, key, kind, state, suspension, kid, nonce, token_hash, approver, token_ends_at, child_id,
-    fires_at, created_at, expires_at, closed_at, close_reason, generation, payload_schema
+    fires_at, created_at, expires_at, closed_at, close_reason, generation, payload_schema, prompt
 )
 SELECT
     item.id, item.execution_id, item.key, item.kind, item.state, item.suspension, item.kid, item.nonce,
     item.token_hash, item.approver, item.token_ends_at, item.child_id, item.fires_at, item.created_at,
-    item.expires_at, item.closed_at, item.close_reason, item.generation, item.payload_schema
+    item.expires_at, item.closed_at, item.close_reason, item.generation, item.payload_schema,
+    item.prompt
 FROM item
 WHERE item.execution_id IS NOT NULL
 RETURNING 1
@@ -380,6 +383,17 @@ WHERE g.execution_id = :execution_id
     AND :include_unmatched
     AND g.seq > :after
 ORDER BY seq
+LIMIT :limit
+
+-- name: keyed_signals
+SELECT
+{signal}
+FROM ff.signal AS g
+WHERE g.waitpoint_id = :waitpoint_id
+    AND g.key IS NOT NULL
+    AND g.name IN :names
+    AND g.id = COALESCE(:id, g.id)
+ORDER BY g.seq
 LIMIT :limit
 
 -- name: delete_suspensions

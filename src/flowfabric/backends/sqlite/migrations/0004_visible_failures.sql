@@ -12,3 +12,6 @@ ALTER TABLE ff.execution ADD COLUMN creator TEXT;
 
 -- The held executions, by kind. A hold reason may be too long for an index entry, so it is not in the index.
 CREATE INDEX ff_execution_held ON ff.execution (namespace, kind, id) WHERE hold_reason IS NOT NULL;
+
+-- The title, details and values that an approver sees, as JSON text. Null without any of them.
+ALTER TABLE ff.waitpoint ADD COLUMN prompt TEXT;
