@@ -22,6 +22,7 @@ from flowfabric.values.errors import (
     ExecutionFailed,
     ExecutionSkipped,
     ValueRefused,
+    add_traceback,
 )
 from flowfabric.values.records import Cancelled, Completed, ErrorInfo, Expired, Failed, Skipped
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 Outcomes: TypeAlias = Completed[Any] | Failed | Cancelled | Expired | Skipped
 
 _HELD_BY_CODE = ("diverged", "input_mismatch")
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,11 @@ def recorded_failure(
             Failed(ErrorInfo(type=category, message=str(document.get("message", "")), category=category))
         )
     raises = task.settings.raises if task else ()
+    info = failures.from_json(detail)
     declared = failures.rebuild(detail, raises) if "class" in detail else None
-    return FinalOutcome(Failed(failures.from_json(detail)), declared)
+    if declared is not None:
+        add_traceback(declared, info)
+    return FinalOutcome(Failed(info), declared)
 
 
 def parse_object(text: bytes | None) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ from flowfabric.runtime.runner import CallOptions, TaskSpec, retry_category, tas
 from flowfabric.runtime.waits import Wait
 from flowfabric.values import failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
-from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused
+from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused, add_traceback
 from flowfabric.values.inputs import ChangedArguments, digest_arguments
 from flowfabric.values.records import ErrorInfo
 
@@ -374,9 +374,7 @@ class StepCall(DurableCall[Any]):
         document = {**failures.to_json(info), **(declared or {})}
         record = self.call_id.record(StepStatus.FAILED, tries=tries, error=document)
         await self.run.record_writer.write(record)
-        failure = failure_of(record, self.plan.raises)
-        guards.set_cause(failure, cause)
-        return failure
+        return failure_of(record, self.plan.raises, cause)
 
     async def _wait_for_retry(self, due: datetime) -> None:
         """Wait until the next try is due. If the call is cancelled during the wait, record it as abandoned."""
@@ -396,13 +394,22 @@ class StepCall(DurableCall[Any]):
             await asyncio.sleep(max(0.0, (due - self.run.now()).total_seconds()))
 
 
-def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception:
-    """Return the error to raise for a recorded failure. Every run gets an equal error."""
+def failure_of(record: Record, raises: Collection[type[Exception]], cause: Exception | None = None) -> Exception:
+    """Return the error to raise for a recorded failure. Every run gets an equal error.
+
+    Its cause is the exception of the step. A later run has only the recorded traceback, which becomes a note.
+    """
     document = record.facts["error"]
+    info = failures.from_json(document)
     error = failures.rebuild(document, raises)
     if error is None:
-        return StepFailed(failures.from_json(document), record.path, raises=raises)
-    guards.mark_final(error)
+        error = StepFailed(info, record.path, raises=raises)
+    else:
+        guards.mark_final(error)
+    if cause is None:
+        add_traceback(error, info)
+    else:
+        guards.set_cause(error, cause)
     return error
 
 
