@@ -1,4 +1,4 @@
-"""The record of a step says when its last try ran, how many tries it had, and how the last failed try failed."""
+"""Records of steps: the times of the last try, the number of tries, and the last failure."""
 
 from __future__ import annotations
 

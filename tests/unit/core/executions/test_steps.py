@@ -1,4 +1,4 @@
-"""The view of a recorded step, whatever its payload is."""
+"""Views of recorded steps with payloads of any format."""
 
 from __future__ import annotations
 
