@@ -25,13 +25,13 @@ from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, S
 from flowfabric.runtime.durable_call import LOG, DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.options import Retryable, check_options
-from flowfabric.runtime.results import store_result
+from flowfabric.runtime.results import failure_of, store_result
 from flowfabric.runtime.run import is_final
 from flowfabric.runtime.runner import CallOptions, TaskSpec, retry_category, task_called_error
 from flowfabric.runtime.waits import Wait
 from flowfabric.values import failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
-from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused, add_traceback
+from flowfabric.values.errors import CancelRequested, Unwind, ValueRefused
 from flowfabric.values.inputs import ChangedArguments, digest_arguments
 from flowfabric.values.records import ErrorInfo
 
@@ -420,25 +420,6 @@ class StepCall(DurableCall[Any]):
             await self.run.suspender.wait(branch, wait)
         else:
             await asyncio.sleep(max(0.0, (due - self.run.now()).total_seconds()))
-
-
-def failure_of(record: Record, raises: Collection[type[Exception]], cause: Exception | None = None) -> Exception:
-    """Return the error to raise for a recorded failure. Every run gets an equal error.
-
-    Its cause is the exception of the step. A later run has only the recorded traceback, which becomes a note.
-    """
-    document = record.facts["error"]
-    info = failures.from_json(document)
-    error = failures.rebuild(document, raises)
-    if error is None:
-        error = StepFailed(info, record.path, raises=raises)
-    else:
-        guards.mark_final(error)
-    if cause is None:
-        add_traceback(error, info)
-    else:
-        guards.set_cause(error, cause)
-    return error
 
 
 def _interrupted_error(path: str) -> ErrorInfo:
