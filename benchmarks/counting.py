@@ -68,7 +68,7 @@ class Counts:
 
 
 async def count_work(dsn: str, work: Work) -> Counts:
-    """Do the work and return its counts. Nothing else may use the server meanwhile."""
+    """Do the work and return its counts. No other work may use the server."""
     connection = await asyncpg.connect(dsn)
     try:
         await _extend(connection)

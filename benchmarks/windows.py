@@ -24,7 +24,7 @@ Window = dict[str, float | None]
 
 
 class WindowMeter:
-    """Measures windows that follow one another. Figures that this store or system does not report are None."""
+    """Measures windows that follow one another. Figures without a source on this system are None."""
 
     def __init__(
         self, tasks: Tasks, postmaster: int | None, connection: asyncpg.Connection | None, claims: ClaimCounter | None
