@@ -24,7 +24,7 @@ Window = dict[str, float | None]
 
 
 class WindowMeter:
-    """Measures windows that follow one another. Figures without a source on this system are None."""
+    """Measures consecutive windows. SQLite has no server to count dead rows and pages, so those figures are missing."""
 
     def __init__(
         self, tasks: Tasks, postmaster: int | None, connection: asyncpg.Connection | None, claims: ClaimCounter | None

@@ -23,7 +23,7 @@ from flowfabric.engine import Engine, connect
 _SLOTS = 256
 _JOBS = 500
 _STEPPED = 100
-_WAITING = 64
+_WAITING = 40
 _CHAINS = 64
 _LENGTH = 10
 _TIMES = 15
@@ -51,7 +51,7 @@ async def counts_of_work(store: str) -> dict[str, Counts]:
         await asyncio.gather(work.job(), work.stepped(), work.wait(), work.chain(_LENGTH))
         job = (await count_work(store, partial(_together, work.job, _JOBS))).per(_JOBS)
         stepped = (await count_work(store, partial(_together, work.stepped, _STEPPED))).per(_STEPPED)
-        wait = (await count_work(store, partial(_together, work.waits, _WAITING))).per(_WAITING * _Work.WAITS)
+        wait = (await count_work(store, partial(work.waits, _WAITING))).per(_WAITING)
         chain = (await count_work(store, partial(_together, partial(work.chain, _LENGTH), _CHAINS))).per(_CHAINS)
     return {"job": job, "step": stepped.minus(job).per(_LENGTH), "wait": wait, "member": chain.per(_LENGTH)}
 
@@ -132,8 +132,6 @@ async def _work_off(engine: Engine, jobs: int) -> None:
 class _Work:
     """The kinds of work that are counted, on the tasks of an app."""
 
-    WAITS = 4
-
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
 
@@ -150,10 +148,13 @@ class _Work:
         handle = await self._tasks.waiting.submit()
         await self._signal(handle)
 
-    async def waits(self) -> None:
-        """Run several waiting tasks, one after another."""
-        for _ in range(self.WAITS):
-            await self.wait()
+    async def waits(self, number: int) -> None:
+        """Run tasks one after another, each of which is suspended before its signal arrives.
+
+        With several in flight, the counts would depend on how many signals arrive before their task is suspended.
+        """
+        for _ in range(number):
+            await (await self.suspended())()
 
     async def chain(self, length: int) -> None:
         """Run a flow of tasks, each of which takes the result of the previous one."""

@@ -16,7 +16,7 @@ from tests.postgres_server import DSN_VARIABLE, postgres_server
 MOST = {
     "job": Counts(wal_bytes=3_400, wal_records=25, index_entries=14.5, pages=75),
     "step": Counts(wal_bytes=760, wal_records=6.6, index_entries=2.2, pages=20),
-    "wait": Counts(wal_bytes=11_000, wal_records=84, index_entries=46, pages=300),
+    "wait": Counts(wal_bytes=12_500, wal_records=105, index_entries=56, pages=550),
     "member": Counts(wal_bytes=7_100, wal_records=58, index_entries=29, pages=190),
 }
 MOST_IN_SERIES = {"job": 3, "wait": 13, "member": 11}
