@@ -74,7 +74,11 @@ async def test_every_state_can_be_listed_alone(engine: Engine, clock: VirtualClo
 
 async def test_several_states_can_be_listed_together(engine: Engine, clock: VirtualClock) -> None:
     ids = {name: await SITUATIONS[name](engine, clock) for name in ("completed", "failed", "waiting", "cancelled")}
-    for states in (["failed", "cancelled"], (State.FAILED, "cancelled"), {"failed": 1, "cancelled": 2, State.FAILED: 3}):
+    for states in (
+        ["failed", "cancelled"],
+        (State.FAILED, "cancelled"),
+        {"failed": 1, "cancelled": 2, State.FAILED: 3},
+    ):
         assert set(await list_ids(engine, state=states)) == {ids["failed"], ids["cancelled"]}, states
     first = await engine.executions.list(state=["failed", "cancelled"], limit=1)
     second = await engine.executions.list(state=["failed", "cancelled"], limit=1, cursor=first.next_cursor)
@@ -107,7 +111,9 @@ async def test_start_of_an_id_filters_the_list(engine: Engine) -> None:
         await submitted(engine, id=text)
     await submitted(engine, id="aaaa2222-0000-7000-8000-000000000000")
     assert len(await list_ids(engine, id_prefix="aaaa")) == 3
-    assert len(await list_ids(engine, id_prefix="AAAA1111-00")) == len(await list_ids(engine, id_prefix="aaaa111100")) == 2
+    assert (
+        len(await list_ids(engine, id_prefix="AAAA1111-00")) == len(await list_ids(engine, id_prefix="aaaa111100")) == 2
+    )
     [id_] = await list_ids(engine, id_prefix="aaaa1111-0000-7000-8000-f")
     assert str(id_).endswith("ffff")
     assert await list_ids(engine, id_prefix=str(id_)) == await list_ids(engine, id_prefix=id_.hex) == [id_]

@@ -250,7 +250,8 @@ class Flows:
     ) -> FlowPage:
         """Return one page of flows that match all filters, newest id first.
 
-        `id_prefix` selects the ids that start with these characters. Pass `next_cursor` of the page to get the next one.
+        `id_prefix` selects the ids that start with these characters. Pass `next_cursor` of the page to get the next
+        one.
         """
         first, last = (FIRST_ID, LAST_ID) if id_prefix is None else parse_id_prefix(id_prefix, "id_prefix")
         filters: dict[str, Any] = {

@@ -194,7 +194,19 @@ def test_start_of_an_id_gives_the_range_of_ids_that_start_so(id_: UUID, length: 
 
 @pytest.mark.parametrize(
     "value",
-    [None, 7, b"019a", "", "019", "019g", "0-1-9-a", "019a_", "019a3f5c019a3f5c019a3f5c019a3f5c0", "-019a", "019a\u0667"],
+    [
+        None,
+        7,
+        b"019a",
+        "",
+        "019",
+        "019g",
+        "0-1-9-a",
+        "019a_",
+        "019a3f5c019a3f5c019a3f5c019a3f5c0",
+        "-019a",
+        "019a\u0667",
+    ],
     ids=ascii,
 )
 def test_parse_id_prefix_rejects_anything_else(value: object) -> None:
