@@ -83,7 +83,7 @@ EXECUTION_COMMANDS = (SUBMIT, LIST, SHOW, HISTORY, EXPLAIN, EVENTS)
 
 # Commands that change executions.
 ENDED, HELD_FROM = ("completed", "failed", "cancelled", "expired", "skipped"), ("waiting", "delayed")
-BULK_NOTE = "With --all, it acts on every execution that matches the filters, and asks for confirmation."
+BULK_NOTE = "With --all, it acts on every execution that matches the filters."
 
 
 def bulk_arguments(states: tuple[str, ...], default: str) -> tuple[Argument, ...]:
@@ -174,7 +174,8 @@ PRIORITY = CommandSpec(
 )  # fmt: skip
 HOLD = CommandSpec(
     name="hold", help="hold a waiting execution until it is unheld", run="operate:hold", is_audited=True,
-    needs_confirmation=True, description=BULK_NOTE, arguments=bulk_arguments(HELD_FROM, "both"),
+    needs_confirmation=True, arguments=bulk_arguments(HELD_FROM, "both"),
+    description="With --all, it holds every execution that matches the filters. Only --all asks for confirmation.",
 )  # fmt: skip
 UNHOLD = CommandSpec(
     name="unhold", help="unhold held executions", run="operate:unhold", is_audited=True, needs_confirmation=True,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from flowfabric.engine import Graph, NewWaitpoint, Single
+from flowfabric.engine import Graph
 from tests.end_to_end.cli.shell import Shell
+from tests.end_to_end.cli.test_approvals import asked
 from tests.scenarios import leased, submitted
 from tests.stores import TestStore, opened
 
@@ -19,11 +20,16 @@ async def test_start_of_an_id_names_its_execution_in_every_command(store: TestSt
             assert output.code == 0, output
         assert FIRST in (await shell.run("show", "AAAA1111-00", "--json")).lines[0]
         assert all(FIRST in line for line in (await shell.run("events", "--execution", "aaaa1", "--json")).lines)
-        for words in (
-            ["hold", "aaaa1"], ["unhold", "aaaa1"], ["priority", "aaaa1", "7"], ["signal", "aaaa1", "paid"],
-            ["waitpoints", "aaaa1"], ["cancel", "aaaa1", "--yes"], ["replay", "aaaa1", "--yes"],
-        ):  # fmt: skip
-            output = await shell.run(*words)
+        for command, *words in (
+            ["hold"],
+            ["unhold"],
+            ["priority", "7"],
+            ["signal", "paid"],
+            ["waitpoints"],
+            ["cancel", "--yes"],
+            ["replay", "--yes"],
+        ):
+            output = await shell.run(command, "aaaa1", *words)
             assert output.code == 0, output
         assert (await engine.executions.describe(FIRST)).generation == 1
         assert (await engine.executions.describe(SECOND)).version == 0
@@ -31,11 +37,8 @@ async def test_start_of_an_id_names_its_execution_in_every_command(store: TestSt
 
 async def test_start_of_an_id_names_a_lease_a_wait_and_an_approval(store: TestStore, shell: Shell) -> None:
     async with opened(store) as engine:
-        lease = await leased(engine)
-        new = NewWaitpoint("approval:refund", approver="ops")
-        await engine.leases.suspend(lease.fence, [new], ByName("approve", source_type="approver"))
-        prefix = str(lease.execution_id)[:14]
-        assert (await shell.run("approve", prefix, "--as", "ops")).code == 0
+        wait = await asked(engine, "ops")
+        assert (await shell.run("approve", str(wait.id)[:14], "--as", "ops")).lines == ["Approved as ops."]
         revoked = str((await leased(engine)).execution_id)
         assert (await shell.run("revoke", revoked[:30], "--yes")).code == 0
 
