@@ -91,12 +91,12 @@ async def test_bulk_command_reports_what_the_engine_refused(
     async with opened(store) as engine:
         lease, other = await leased(engine), await submitted(engine)
         executions = (await engine.executions.list()).items
+        await engine.leases.complete(lease.fence)
 
-        async def find_then_complete_one(*_: object) -> Sequence[Summary]:
-            await engine.leases.complete(lease.fence)
+        async def find_before_it_completed(*_: object) -> Sequence[Summary]:
             return executions
 
-        monkeypatch.setattr(bulk, "_matching", find_then_complete_one)
+        monkeypatch.setattr(bulk, "_matching", find_before_it_completed)
         output = await shell.run("cancel", "--all", "--yes", "--json")
         assert output.code == 4
         [result] = [json.loads(line) for line in output.lines]

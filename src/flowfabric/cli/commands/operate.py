@@ -85,7 +85,7 @@ async def revoke(arguments: argparse.Namespace) -> None:
 
 
 async def replay(arguments: argparse.Namespace) -> int:
-    """Run an ended execution again, or with --all those that match the filters."""
+    """Run an ended execution again, or with --all each one that matches the filters."""
     if takes_all(arguments):
         return await run_bulk(arguments, REPLAY)
     require_confirmation(arguments)
@@ -133,7 +133,7 @@ async def priority(arguments: argparse.Namespace) -> None:
 
 
 async def hold(arguments: argparse.Namespace) -> int:
-    """Hold an execution that is waiting or delayed, or with --all those that match the filters."""
+    """Hold an execution that is waiting or delayed, or with --all each one that matches the filters."""
     if takes_all(arguments):
         return await run_bulk(arguments, HOLD)
     async with open_for_writing(arguments) as engine:
