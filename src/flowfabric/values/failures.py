@@ -182,16 +182,16 @@ def format_traceback(error: BaseException) -> str:
 
 
 def fold_frames(error: BaseException) -> None:
-    """Remove the frames of this package from the tracebacks of an exception and of those that led to it.
+    """Remove the frames of this package from the tracebacks of an exception and of its causes.
 
-    What a logger or a debugger then shows ends in the code of the user. A traceback without such code stays as it is.
+    Logs and debuggers then end in the code of the user. A traceback without such code stays as it is.
     """
     for related in islice(_iter_related(error), _MAX_EXCEPTIONS):
         guards.set_traceback(related, _fold(guards.traceback_of(related)))
 
 
 def find_place(error: BaseException) -> str | None:
-    """Return the file, line and function of the user in which an exception was raised, or None if there is none."""
+    """Return the innermost file, line and function outside this package, or None if there is no traceback."""
     frames = [entry for entry in _iter_frames(guards.traceback_of(error)) if not _is_own(entry)]
     if not frames:
         return None
