@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,6 +32,7 @@ from flowfabric.runtime.branch import (
 )
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
+from flowfabric.runtime.log import LOG, log_failed_attempt, log_fields
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
 from flowfabric.runtime.runner import (
     Host,
@@ -83,7 +83,6 @@ class RunHooks:
 
 
 NO_HOOKS = RunHooks()
-LOG = logging.getLogger("flowfabric")
 _PAUSE_S = 5
 _CONSUMED = "@signals"
 
@@ -148,7 +147,9 @@ class TaskRun:
         except Unwind:
             pass
         except FlowFabricError as error:
-            LOG.warning("%s %s is postponed: %s", self.task.name, self.lease.execution_id, error)
+            if not isinstance(error, InvalidRequest):
+                message, fields = "%s %s is postponed: %s", log_fields(self.lease)
+                LOG.warning(message, self.task.name, self.lease.execution_id, error, extra=fields)
             await end_refused(self, error)
         else:
             self.is_lease_ended = self.is_lease_ended or self.loss is None
@@ -340,7 +341,9 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
 
     async def end() -> None:
         if isinstance(error, InvalidRequest):
-            await leases.fail(fence, error.message, failure_class=FailureClass.PERMANENT, category=error.code)
+            failure, info = FailureClass.PERMANENT, failures.error_info(error)
+            outcome = await leases.fail(fence, error.message, failure_class=failure, category=error.code)
+            log_failed_attempt(run.lease, outcome, error, info)
         elif isinstance(error, Unavailable):
             await leases.delay(fence, after=_PAUSE_S)
         else:
@@ -350,7 +353,8 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
     try:
         await retry_while_owned(run, end)
     except FlowFabricError as refused:
-        LOG.info("The lease of %s could not be ended: %s", run.lease.execution_id, refused)
+        message, fields = "The lease of %s could not be ended: %s", log_fields(run.lease)
+        LOG.info(message, run.lease.execution_id, refused, extra=fields)
     else:
         run.is_lease_ended = run.is_lease_ended or run.loss is None
 
@@ -376,9 +380,10 @@ async def _postpone_diverged(run: TaskRun, report: str) -> None:
     else:
         end = "held until it is unheld"
     if outcome is not None and is_new_report(run.app, report):
-        LOG.warning("%s\nThe execution is %s", report, end)
+        LOG.warning("%s\nThe execution is %s", report, end, extra=log_fields(run.lease))
     elif outcome is not None:
-        LOG.info("%s %s diverged as before and is %s", run.task.name, run.lease.execution_id, end)
+        message, fields = "%s %s diverged as before and is %s", log_fields(run.lease)
+        LOG.info(message, run.task.name, run.lease.execution_id, end, extra=fields)
 
 
 async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
@@ -386,7 +391,8 @@ async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
         lambda steps: run.engine.leases.hold(run.lease.fence, reason, report, steps=steps)
     )
     if held is not None:
-        LOG.warning("%s %s is held until it is unheld: %s", run.task.name, run.lease.execution_id, report)
+        message, fields = "%s %s is held until it is unheld: %s", log_fields(run.lease)
+        LOG.warning(message, run.task.name, run.lease.execution_id, report, extra=fields)
 
 
 async def _continue(run: TaskRun, payload: bytes) -> None:
@@ -417,18 +423,21 @@ async def _fail(run: TaskRun, error: BaseException) -> None:
         await run.record_writer.commit_with(lambda steps: run.engine.leases.cancel(run.lease.fence, steps=steps))
         return
     raises = run.task.settings.raises
-    info = failures.error_info(_as_failure(error))
+    failure = _as_failure(error)
+    info = failures.error_info(failure)
     kind = FailureClass.PERMANENT if is_final(error, raises) or info.permanent else FailureClass.TRANSIENT
     document = failures.to_json(info) | (failures.encode_declared(error, raises) or {})
     fence, detail = run.lease.fence, json.dumps(document).encode()
     message = f"{info.type}: {info.message}"[:1000]
     # The engine knows only categories, so if `retry_on` names an exception class, its failures get the class name.
     category = retry_category(error, info.category, run.task.settings.retry_on) or info.category or kind.value
-    await run.record_writer.commit_with(
+    outcome = await run.record_writer.commit_with(
         lambda steps: run.engine.leases.fail(
             fence, message, failure_class=kind, category=category, detail=detail, steps=steps
         )
     )
+    if outcome is not None:
+        log_failed_attempt(run.lease, outcome, failure, info)
 
 
 def _as_failure(error: BaseException) -> BaseException:

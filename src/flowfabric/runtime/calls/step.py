@@ -22,8 +22,9 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.policy import Backoff, backoff_delay
 from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, StepContext, require_branch
-from flowfabric.runtime.durable_call import LOG, DurableCall, awaiting_branch
+from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
+from flowfabric.runtime.log import LOG, log_failed_try, log_fields
 from flowfabric.runtime.options import Retryable, check_options
 from flowfabric.runtime.results import failure_of, store_result
 from flowfabric.runtime.run import is_final
@@ -267,6 +268,7 @@ class StepCall(DurableCall[Any]):
                 self.run.task.name,
                 self.run.lease.execution_id,
                 self.path,
+                extra=log_fields(self.run.lease, self.path),
             )
 
     def _perform(self) -> Coroutine[Any, Any, Any]:
@@ -387,13 +389,21 @@ class StepCall(DurableCall[Any]):
         info = failures.error_info(error)
         is_retried = retry_category(error, info.category, self.plan.retry_on) is not None
         if is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried:
-            raise await self._record_failure(info, tries, encode_declared, error)
+            failure = await self._record_failure(info, tries, encode_declared, error)
+            self._log_try(error, info, tries, None)
+            raise failure
         due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
+        self._log_try(error, info, tries, due)
         document = failures.to_json(info)
         self.failed = {"tries": tries, "error": document}
         record = self.call_id.record(StepStatus.OPEN, ran=self.ran, due=due.isoformat(), **self.failed)
         self.run.record_writer.enqueue(record)
         return due.isoformat()
+
+    def _log_try(self, error: Exception, info: ErrorInfo, tries: int, due: datetime | None) -> None:
+        """Warn of a failed try, unless the task declares the class of the error as an expected result."""
+        if due is not None or not failures.is_declared(error, self.plan.raises):
+            log_failed_try(self.run.lease, self.path, (tries, self.plan.retries + 1), error, info, due)
 
     async def _record_failure(
         self, info: ErrorInfo, tries: int, declared: Mapping[str, Any] | None = None, cause: Exception | None = None
