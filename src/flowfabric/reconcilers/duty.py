@@ -12,7 +12,9 @@ from uuid import UUID
 
 from flowfabric.core.errors import Unavailable
 from flowfabric.core.executions.decision import Decision
+from flowfabric.core.executions.outcomes import RetryScheduled
 from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.states import State
 from flowfabric.ops.reconcile import reconcile as reconcile_executions
 from flowfabric.store.ports import Store
 from flowfabric.store.transaction import Transaction
@@ -26,6 +28,7 @@ Row = TypeVar("Row", bound=Hashable)
 Decide = Callable[[Execution, datetime], Decision[Any] | None]
 FindRows = Callable[[Transaction, datetime, int], Coroutine[Any, Any, list[Row]]]
 ReconcileRows = Callable[[Transaction, Sequence[Row]], Coroutine[Any, Any, int]]
+LOG = logging.getLogger("flowfabric")
 _log = logging.getLogger("flowfabric.reconcilers")
 
 
@@ -123,13 +126,52 @@ class Duty(RowDuty[UUID]):
         return await tx.due.list_due(self.name, now, limit)
 
 
-def reconcile_with(decide: Decide) -> ReconcileRows[UUID]:
-    """Return a function that locks the due executions, calls `decide` for each, and writes its decisions."""
+class DecisionDuty(Duty):
+    """A duty that decides about each due execution, and logs the failures, which no worker sees, after their commit."""
 
-    async def reconcile(tx: Transaction, ids: Sequence[UUID]) -> int:
-        return await reconcile_executions(tx, ids, decide)
+    def __init__(self, name: str, decide: Decide) -> None:
+        super().__init__(name, self._reconcile_executions)
+        self._decide = decide
+        self._decided: dict[UUID, Decision[Any]] = {}
 
-    return reconcile
+    async def tick(self, store: Store) -> Tick:
+        """Reconcile one batch of due executions, then log those that failed."""
+        self._decided.clear()
+        tick = await super().tick(store)
+        for decision in self._decided.values():
+            _log_failure(decision)
+        return tick
+
+    async def _reconcile_executions(self, tx: Transaction, ids: Sequence[UUID]) -> int:
+        decided: dict[UUID, Decision[Any]] = {}
+
+        def decide(execution: Execution, now: datetime) -> Decision[Any] | None:
+            decision = self._decide(execution, now)
+            if decision is not None:
+                decided[execution.id] = decision
+            return decision
+
+        count = await reconcile_executions(tx, ids, decide)
+        self._decided.update(decided)
+        return count
+
+
+def _log_failure(decision: Decision[Any]) -> None:
+    """Warn of an attempt that will be retried, or log the failure of an execution."""
+    before, after, outcome = decision.before, decision.after, decision.outcome
+    fields = {
+        "execution_id": str(before.id),
+        "task": before.kind,
+        "step": None,
+        "attempt": before.attempt_index,
+        "namespace": before.namespace,
+    }
+    if isinstance(outcome, RetryScheduled) and after is not None:
+        message, number = "%s %s failed, try %d of %d, next try at %s UTC: %s", (outcome.retry, outcome.max_retries + 1)
+        at = f"{outcome.at:%Y-%m-%d %H:%M:%S}"
+        LOG.warning(message, before.kind, before.id, *number, at, after.failure_message, extra=fields)
+    elif after is not None and after.state is State.FAILED:
+        LOG.error("%s %s failed: %s", before.kind, before.id, after.failure_message, extra=fields)
 
 
 class Backoffs(Generic[Row]):

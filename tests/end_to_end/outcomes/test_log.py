@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 from typing import Any
@@ -215,3 +216,19 @@ async def test_handler_that_raises_does_not_change_the_outcome(memory_app: App) 
                 await order.run()
     finally:
         logger.removeFilter(raising)
+
+
+async def test_attempt_that_exceeds_its_timeout_is_logged_like_other_failures(
+    real_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @real_app.task(retries=1, backoff=SOON, timeout="100ms")
+    async def slow() -> None:
+        await asyncio.sleep(30)
+
+    handle, _ = await fail(real_app, lambda _: slow)
+    [warning], [error] = records_of(caplog, logging.WARNING), records_of(caplog, logging.ERROR)
+    assert warning.getMessage().startswith(f"slow {handle.id} failed, try 1 of 2, next try at 2")
+    assert warning.getMessage().endswith("UTC: the attempt exceeded its timeout of 0.1 s")
+    assert error.getMessage() == f"slow {handle.id} failed: the attempt exceeded its timeout of 0.1 s"
+    assert fields_of(warning) == (str(handle.id), "slow", None, 0, "default")
+    assert fields_of(error) == (str(handle.id), "slow", None, 1, "default")
