@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Flow", "FlowHandle", "Node"]
 
-_EDGES = {"success": EdgeKind.ON_SUCCESS, "failure": EdgeKind.ON_FAILURE, "completion": EdgeKind.ON_COMPLETION}
+_EDGES = {
+    "success": EdgeKind.ON_SUCCESS,
+    "failure": EdgeKind.ON_FAILURE_OR_SKIP,
+    "completion": EdgeKind.ON_COMPLETION,
+}
 _DEFAULT_NAME = "flow"
 # The fields of a submission that also apply to a member of a flow.
 _MEMBER_OPTIONS = {option.name for option in fields(Submission)} - {"kind", "payload", "id", "key"}
@@ -99,7 +103,10 @@ class Flow:
     def after(
         self, node: Node[Any], *upstream: Node[Any], on: Literal["success", "failure", "completion"] = "success"
     ) -> None:
-        """Run `node` only after all `upstream` members have ended as `on` requires, without using their results."""
+        """Run `node` only after all `upstream` members have ended as `on` requires, without using their results.
+
+        "failure" also covers a member that was skipped because of a failure further upstream.
+        """
         if on not in _EDGES:
             raise InvalidRequest("invalid_choice", "on must be 'success', 'failure' or 'completion'", field="on")
         member = self._find_member(node)
