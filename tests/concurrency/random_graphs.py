@@ -46,9 +46,12 @@ from tests.faults.store_dump import Camera
 
 MOST = 60
 OUTCOMES = ("complete",) * 13 + ("fail",) * 4 + ("expire",) * 2 + ("cancel",) * 2
-KINDS = (EdgeKind.ON_SUCCESS,) * 5 + (
-    EdgeKind.ON_FAILURE, EdgeKind.ON_FAILURE_OR_SKIP, EdgeKind.ON_COMPLETION, EdgeKind.ON_COMPLETION,
-)  # fmt: skip
+KINDS = (
+    *(EdgeKind.ON_SUCCESS,) * 5,
+    EdgeKind.ON_FAILURE,
+    EdgeKind.ON_FAILURE_OR_SKIP,
+    *(EdgeKind.ON_COMPLETION,) * 2,
+)
 FUSED = 0.25
 CALM = 0.4
 MOST_REPLAYS = 8

@@ -188,8 +188,13 @@ async def test_flow_replay_replays_all_failed_members(engine: Engine, store: Tes
     assert (outcome.replayed, outcome.revived, outcome.is_truncated) == (2, 2, False)
     assert (set(outcome.members), outcome.exhausted) == ({flow["a"], flow["b"]}, ())
     assert await flow.states() == {
-        "a": "waiting", "b": "waiting", "x": "cancelled", "ok": "completed", "c": "blocked", "d": "blocked",
-    }  # fmt: skip
+        "a": "waiting",
+        "b": "waiting",
+        "x": "cancelled",
+        "ok": "completed",
+        "c": "blocked",
+        "d": "blocked",
+    }
     event = await last_event(engine, flow["a"])
     assert (event.name, event.principal, event.reason) == ("replayed", "ada", "fixed")
     await flow.complete("a", "b", "c", "d")

@@ -226,6 +226,15 @@ class FlowHandle:
             return as_step("cancel_flow", _cancel, self.app, self.id, policy)
         return _cancel(self.app, self.id, policy)
 
+    def replay(self, *, failed: bool) -> Durable[int]:
+        """Run all failed members again, and bring back the members that were skipped because of them.
+
+        Return how many failed members run again. `failed` must be True.
+        """
+        if is_in_task():
+            return as_step("replay_flow", _replay, self.app, self.id, failed)
+        return _replay(self.app, self.id, failed)
+
     def wait(self, timeout: Duration | None = None) -> Durable[FlowState | None]:
         """Wait until all members have ended.
 
@@ -255,6 +264,12 @@ class FlowHandle:
 async def _cancel(app: App, id_: UUID, policy: str) -> None:
     engine = await app.engine()
     await engine.flows.cancel(id_, policy=CancelPolicy(policy), principal="program")
+
+
+@awaited_as("FlowHandle.replay")
+async def _replay(app: App, id_: UUID, failed: bool) -> int:
+    engine = await app.engine()
+    return (await engine.flows.replay(id_, failed=failed, principal="program")).replayed
 
 
 @awaited_as("FlowHandle.wait")

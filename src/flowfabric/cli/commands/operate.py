@@ -11,7 +11,7 @@ from flowfabric.cli.inputs import audit_args, confirm, require_confirmation
 from flowfabric.cli.output import format_count, format_time, print_result, to_json
 from flowfabric.cli.targets import open_for_writing
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.engine import AlreadySatisfied, CancelPending, CancelScheduled, FlowCancelled
+from flowfabric.engine import AlreadySatisfied, CancelPending, CancelScheduled, FlowCancelled, State
 
 
 async def cancel(arguments: argparse.Namespace) -> None:
@@ -79,7 +79,12 @@ async def revoke(arguments: argparse.Namespace) -> None:
 
 
 async def replay(arguments: argparse.Namespace) -> None:
-    """Run an ended execution again."""
+    """Run an ended execution again, or with --flow all failed members of a flow."""
+    if arguments.flow:
+        await _replay_flow(arguments)
+        return
+    if arguments.failed:
+        raise InvalidRequest("invalid_request", "--failed is for flows; add --flow")
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
         execution = await engine.executions.describe(arguments.id)
@@ -89,9 +94,35 @@ async def replay(arguments: argparse.Namespace) -> None:
             arguments.id,
             from_step=arguments.from_step,
             expected_generation=arguments.generation,
+            downstream=not arguments.no_downstream,
             **audit_args(arguments),
         )
-    print_result(arguments, f"Replayed as generation {outcome.generation}; it is {outcome.state}.", outcome)
+    sentence = f"Replayed as generation {outcome.generation}; it is {outcome.state}."
+    print_result(arguments, sentence + _describe_revived(outcome.revived), outcome)
+
+
+async def _replay_flow(arguments: argparse.Namespace) -> None:
+    if not arguments.failed:
+        raise InvalidRequest("invalid_request", "only the failed members of a flow can be replayed; add --failed")
+    if arguments.from_step is not None or arguments.generation is not None or arguments.no_downstream:
+        message = "--from-step, --generation and --no-downstream are for one execution; leave out --flow"
+        raise InvalidRequest("invalid_request", message)
+    require_confirmation(arguments)
+    async with open_for_writing(arguments) as engine:
+        flow = await engine.flows.describe(arguments.id)
+        failed = sum(flow.counts.get(state, 0) for state in (State.FAILED, State.EXPIRED))
+        members = format_count(failed, "failed member")
+        confirm(arguments, f"Run {members} of flow {flow.name} {flow.id}, which is {flow.state}, again?")
+        outcome = await engine.flows.replay(arguments.id, failed=True, **audit_args(arguments))
+    sentence = f"Replayed {format_count(outcome.replayed, 'failed member')}.{_describe_revived(outcome.revived)}"
+    if outcome.exhausted:
+        exhausted = format_count(len(outcome.exhausted), "failed member")
+        sentence += f" {exhausted} reached the limit of replays and did not run again."
+    print_result(arguments, sentence, {"id": flow.id, **to_json(outcome)})
+
+
+def _describe_revived(number: int) -> str:
+    return f" {format_count(number, 'skipped member')} came back." if number else ""
 
 
 async def resume(arguments: argparse.Namespace) -> None:

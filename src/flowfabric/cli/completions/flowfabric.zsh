@@ -30,7 +30,7 @@ _shtab_flowfabric_commands() {
     migrate:'create a store, or update its schema'
     priority:'change the priority of a waiting execution'
     reject:'reject a request'
-    replay:'run an ended execution again'
+    replay:'run an ended execution, or the failed members of a flow, again'
     restore:'put a backup in the place of a SQLite store'
     resume:'end the wait of a suspended execution'
     revoke:'revoke the lease of a worker'
@@ -522,6 +522,9 @@ _shtab_flowfabric_reject_defaults_added=0
 
 _shtab_flowfabric_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--flow[replay members of a flow]"
+  "--failed[with --flow\: all members that failed or expired]"
+  "--no-downstream[leave the members that were skipped because of it skipped]"
   "--from-step[keep the records before this step, and perform it again]:NAME:"
   "--generation[only if it is at this generation]:N:"
   "--reason[why, for the history]:reason:"
@@ -533,7 +536,7 @@ _shtab_flowfabric_replay_options=(
   "--pooler[connect through a pooler in transaction mode]"
   "--not-durable[accept a store that may lose acknowledged work in a power cut]"
   "--json[print one JSON document per line]"
-  ":the execution:"
+  ":the execution, or with --flow the flow:"
 )
 
 # guard to ensure default positional specs are added only once per session
