@@ -76,6 +76,14 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, (_ERRORS.SerializationError, _ERRORS.DeadlockDetectedError))
 
 
+def needs_transaction(error: BaseException) -> bool:
+    """Return True if a single statement that failed so can succeed as a transaction, which skips locked rows and ids.
+
+    Besides conflicts, these are rows that stayed locked and ids that exist already.
+    """
+    return is_conflict(error) or isinstance(error, (_ERRORS.LockNotAvailableError, _ERRORS.UniqueViolationError))
+
+
 def is_temporary(error: BaseException) -> bool:
     """Return True if the server exists, but restarts or has no free connection, so that it will accept one later."""
     return isinstance(error, (*_RESTARTING, _ERRORS.TooManyConnectionsError))

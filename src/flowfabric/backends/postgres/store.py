@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from flowfabric.backends.postgres.errors import (
-    is_conflict,
     is_temporary,
+    needs_transaction,
     reaching,
     translate_unsent,
     undeclared_pooler_error,
 )
-from flowfabric.backends.postgres.hot_path import PostgresTransaction
+from flowfabric.backends.postgres.hot_path import PostgresTransaction, SingleStatements
 from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, idle_limit_s
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
@@ -47,7 +48,7 @@ from flowfabric.store.forks import Forks, check_not_forked
 from flowfabric.store.migrations import READ_APPLIED
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
 from flowfabric.store.session import run_to_completion
-from flowfabric.store.statements import Dialect, load_statements
+from flowfabric.store.statements import Dialect, Statement, load_statements
 from flowfabric.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ class PostgresStore:
         self._settings = settings
         self._clock = clock
         self._statements = load_statements(dialect, "flowfabric.backends.postgres")
+        self._single_statements = SingleStatements(self._statements)
         self._location = location
         self._user_pool = UserTransactionPool(location.url, settings, pool.close_one_idle)
         # Behind a pooler, a session is shared and cannot listen, so listening needs a separate URL.
@@ -223,11 +225,11 @@ class PostgresStore:
         if self._settings.pooler:
             return await self.run(body)
         async with self._connection() as connection:
-            transaction = self._transaction(connection)
+            transaction = self._transaction(connection, self._single_statements)
             try:
                 result = await body(transaction)
             except Exception as error:
-                if not is_conflict(error):
+                if not needs_transaction(error):
                     raise
             else:
                 self.notifier.report_commit(transaction.hints)
@@ -287,11 +289,15 @@ class PostgresStore:
         self.notifier.report_commit(transaction.hints)
         return result
 
-    def _transaction(self, connection: Connection) -> Transaction:
-        return PostgresTransaction(self._session(connection))
+    def _transaction(
+        self, connection: Connection, statements: Mapping[str, Statement] | None = None
+    ) -> Transaction:
+        return PostgresTransaction(self._session(connection, statements))
 
-    def _session(self, connection: DriverConnection) -> PostgresSession:
-        return PostgresSession(connection, self._statements, self._settings.schema, self._clock)
+    def _session(
+        self, connection: DriverConnection, statements: Mapping[str, Statement] | None = None
+    ) -> PostgresSession:
+        return PostgresSession(connection, statements or self._statements, self._settings.schema, self._clock)
 
     def _check_open(self) -> None:
         if self._closed:
