@@ -140,9 +140,7 @@ work AS (
         lease_check_at = clock.now + COALESCE(:ttl_us, e.lease_ttl_policy_us) * INTERVAL '1 microsecond',
         lease_resumed = (e.attempt_state = 'attempt_interrupted'){order_of_events}
     FROM clock, head
-    WHERE e.id = head.id
-        -- The planner cannot know that there are few heads, and would scan a whole table to join them.
-        AND e.id = ANY(ARRAY(SELECT h.id FROM head AS h))
+    WHERE e.ctid = head.ctid
     RETURNING
     {lease}, e.state, e.version, e.event_xid, e.flow_id, head.place
 
@@ -163,7 +161,7 @@ work AS (
 -- fragment: claim_totals
 FROM (
     SELECT
-        NOT EXISTS (SELECT 1 FROM head)
+        NOT EXISTS (SELECT 1 FROM taken)
         AND EXISTS (SELECT 1 FROM share)
         AND EXISTS (SELECT 1 FROM work) AS all_locked,
         (SELECT s.era FROM ff.store AS s) AS era,
@@ -222,11 +220,11 @@ share AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT
-        found.id,
+        found.ctid,
         ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
     FROM share
     CROSS JOIN LATERAL (
-        SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+        SELECT e.ctid, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
         FROM ff.execution AS e
         WHERE e.route_id = share.route_id
             AND e.state = 'waiting'
@@ -254,11 +252,11 @@ share AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT
-        found.id,
+        found.ctid,
         ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
     FROM share
     CROSS JOIN LATERAL (
-        SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+        SELECT e.ctid, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
         FROM ff.execution AS e
         WHERE e.route_id = share.route_id
             AND e.state = 'waiting'
