@@ -116,8 +116,10 @@ class PostgresTransaction(Transaction):
             if row["id"] is not None
         )
         self.hints.namespaces.update(lease.namespace for lease in leases)
-        all_locked = not leases and any(row["all_locked"] for row in claim_rows)
-        return Claimed(leases, all_locked=all_locked, is_current=bool(claim_rows[0]["is_current"]))
+        first_row = claim_rows[0]
+        return Claimed(
+            leases, is_incomplete=bool(first_row["is_incomplete"]), is_current=bool(first_row["is_current"])
+        )
 
     async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
         ends = await self.session.fetch("pass_on", ids=list(ids), now=now)

@@ -94,6 +94,6 @@ noted AS (
         taken.event_xid, taken.namespace, {noted_lease}
 )
 SELECT
-    seen.all_locked, seen.era, seen.is_current, e.namespace,
+    seen.is_incomplete, seen.era, seen.is_current, e.namespace,
 {lease}
 {claim_totals}

@@ -140,6 +140,7 @@ work AS (
         lease_check_at = clock.now + COALESCE(:ttl_us, e.lease_ttl_policy_us) * INTERVAL '1 microsecond',
         lease_resumed = (e.attempt_state = 'attempt_interrupted'){order_of_events}
     FROM clock, head
+    -- A row that changed between the snapshot and its lock has a new position. It stays for the next claim.
     WHERE e.ctid = head.ctid
     RETURNING
     {lease}, e.state, e.version, e.event_xid, e.flow_id, head.place
@@ -161,9 +162,10 @@ work AS (
 -- fragment: claim_totals
 FROM (
     SELECT
-        NOT EXISTS (SELECT 1 FROM taken)
-        AND EXISTS (SELECT 1 FROM share)
-        AND EXISTS (SELECT 1 FROM work) AS all_locked,
+        CASE
+            WHEN EXISTS (SELECT 1 FROM taken) THEN (SELECT COUNT(*) FROM head) > (SELECT COUNT(*) FROM taken)
+            ELSE EXISTS (SELECT 1 FROM share) AND EXISTS (SELECT 1 FROM work)
+        END AS is_incomplete,
         (SELECT s.era FROM ff.store AS s) AS era,
         (SELECT {is_current} FROM ff.store AS s) AS is_current
 ) AS seen
@@ -180,7 +182,7 @@ noted AS (
         taken.event_xid, :namespace, {noted_lease}
 )
 SELECT
-    seen.all_locked, seen.era, seen.is_current,
+    seen.is_incomplete, seen.era, seen.is_current,
 {lease}
 {claim_totals}
 
