@@ -76,12 +76,9 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, (_ERRORS.SerializationError, _ERRORS.DeadlockDetectedError))
 
 
-def needs_transaction(error: BaseException) -> bool:
-    """Return True if a single statement that failed so can succeed as a transaction, which skips locked rows and ids.
-
-    Besides conflicts, these are rows that stayed locked and ids that exist already.
-    """
-    return is_conflict(error) or isinstance(error, (_ERRORS.LockNotAvailableError, _ERRORS.UniqueViolationError))
+def is_locked_or_taken(error: BaseException) -> bool:
+    """Return True if a row stayed locked or an id exists already. The statements of a transaction skip such rows."""
+    return isinstance(error, (_ERRORS.LockNotAvailableError, _ERRORS.UniqueViolationError))
 
 
 def is_temporary(error: BaseException) -> bool:

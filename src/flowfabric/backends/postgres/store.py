@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from flowfabric.backends.postgres.errors import (
+    is_conflict,
+    is_locked_or_taken,
     is_temporary,
-    needs_transaction,
     reaching,
     translate_unsent,
     undeclared_pooler_error,
@@ -229,7 +230,7 @@ class PostgresStore:
             try:
                 result = await body(transaction)
             except Exception as error:
-                if not needs_transaction(error):
+                if not (is_conflict(error) or is_locked_or_taken(error)):
                     raise
             else:
                 self.notifier.report_commit(transaction.hints)

@@ -474,7 +474,7 @@ owned AS MATERIALIZED (
         AND e.epoch = owned.epoch
         AND e.lease_id = owned.lease_id
         AND e.state || '' = 'active'
-        AND e.lease_expires_at > clock.now
+        AND e.lease_expires_at > (SELECT now FROM clock)
         AND e.plain
     {ended_and_noted}
 SELECT ended.id, ended.ended_at
