@@ -264,11 +264,7 @@ class Executions:
 
         This is allowed in every state.
         """
-        id_ = parse_id(id)
-        if not isinstance(tags, Mapping):
-            raise InvalidRequest("invalid_type", f"tags must be a mapping, not {type(tags).__name__}", field="tags")
-        validation.tags({key: "" if value is None else value for key, value in tags.items()})
-        return await self._context.call(set_tags, TagChange(id_, tags))
+        return await self._context.call(set_tags, tag_change(id, tags, "id"))
 
     async def _submit(self, request: SubmitRequest) -> Submitted:
         return self._note_submitted(request, await self._context.call(SUBMIT, request))
@@ -350,6 +346,14 @@ async def _wait_for(wakeups: NotifyHub, waiter: Waiter, check: Check[Result]) ->
         result = await check(waiter.snapshot)
         if result is not None:
             return result
+
+
+def tag_change(id: object, tags: object, field: str) -> TagChange:
+    """Return a validated change of the tags of an execution or a flow."""
+    if not isinstance(tags, Mapping):
+        raise InvalidRequest("invalid_type", f"tags must be a mapping, not {type(tags).__name__}", field="tags")
+    validation.tags({key: "" if value is None else value for key, value in tags.items()})
+    return TagChange(parse_id(id, field), tags)
 
 
 def _has_ended(snapshot: StateSnapshot) -> bool:

@@ -27,15 +27,17 @@ from flowfabric.core.flows.outcomes import (
     Sealed,
 )
 from flowfabric.core.flows.records import CancelPolicy, FlowState
+from flowfabric.core.flows.resolution import MAX_CANCELLED
 from flowfabric.core.ids import derive_id, parse_id, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context, audit_info
 from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
-from flowfabric.engine.executions import wait_until_ended
+from flowfabric.engine.executions import tag_change, wait_until_ended
 from flowfabric.engine.repeats import with_ids
-from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow
+from flowfabric.ops.executions.update import set_flow_tags
+from flowfabric.ops.flows.cancel import CancelledMembers, FlowCancelRequest, cancel_flow, sweep_flow
 from flowfabric.ops.flows.extend import MemberAddition, NewEdge, SealRequest, add_edge, add_member, seal
 from flowfabric.ops.flows.read import (
     FlowListing,
@@ -203,7 +205,8 @@ class Flows:
 
         `policy` selects all open members, only members that have not started, or no members. The first transaction ends
         up to 1,000 members. The other members are ended by this call for up to `wait`, and after that by the
-        reconcilers. For a flow that was cancelled before, return the first cancellation.
+        reconcilers. The result has the number of members that this call cancelled, and up to 1,000 of their ids. If the
+        flow had finished or was cancelled before, return that outcome and change nothing.
         """
         context = self._context
         request = FlowCancelRequest(
@@ -217,13 +220,24 @@ class Flows:
         outcome = await context.call(cancel_flow, request)
         context.due_at(None)
         # If another caller has cancelled this flow, a call with `wait` helps to cancel the remaining members.
-        done, remaining = (0, 1) if isinstance(outcome, FlowAlreadyTerminal) else outcome
-        while remaining and time.monotonic() < stop_at:
-            more, remaining = await context.call(sweep_flow, request.flow_id)
-            done += more
+        batch = CancelledMembers(remaining=1) if isinstance(outcome, FlowAlreadyTerminal) else outcome
+        ids = list(batch.ids)
+        while batch.remaining and time.monotonic() < stop_at:
+            batch = await context.call(sweep_flow, request.flow_id)
+            ids += batch.ids
         if isinstance(outcome, FlowAlreadyTerminal):
             return outcome
-        return CancelScheduled(remaining) if remaining else FlowCancelled(done)
+        cancelled = FlowCancelled(len(ids), tuple(ids[:MAX_CANCELLED]), len(ids) > MAX_CANCELLED)
+        if batch.remaining == 0:
+            return cancelled
+        return CancelScheduled(batch.remaining, cancelled.cancelled, cancelled.members, cancelled.is_truncated)
+
+    async def set_tags(self, flow_id: UUID | str, tags: Mapping[str, str | None]) -> dict[str, str]:
+        """Set the given tags, remove each tag with the given value None, and return all tags of the flow.
+
+        This is allowed in every state. Members have their own tags.
+        """
+        return await self._context.call(set_flow_tags, tag_change(flow_id, tags, "flow_id"))
 
     async def describe(self, flow_id: UUID | str) -> FlowDescription:
         """Return the flow with its graph: the state of every edge, and the join and counters of every group."""

@@ -134,9 +134,9 @@ class ExecutionStore(AggregateStore):
         [row] = await self._session.fetch("estimate_in_state", namespace=namespace, state=state)
         return int(row["count"])
 
-    async def set_tags(self, id_: UUID, tags: Mapping[str, str]) -> None:
+    async def set_tags(self, id_: UUID, tags: Mapping[str, str], now: datetime) -> None:
         """Replace the tags of a locked execution."""
-        await self._session.fetch("set_tags", id=id_, tags=to_json(tags))
+        await self._session.fetch("set_tags", id=id_, tags=to_json(tags), now=now)
 
     def _remember_locked(self, rows: Sequence[Row]) -> dict[UUID, Execution]:
         locked = _by_id(rows)

@@ -28,9 +28,9 @@ VALID_ARGUMENTS: dict[str, list[str]] = {
     "keys list": [], "keys rotate": ["next", "--yes"], "keys seed": ["first", "--secret-file", "SECRET"],
     "workers": [], "workers list": [], "workers remove": ["gone", "--yes"], "stats": [], "doctor": [], "migrate": [],
     "backup": ["BACKUP"], "restore": ["no_such_backup.db", "--yes"],
-    "check": ["no_such_file.py"], "bench": ["-n", "1"], "completion": ["bash"],
+    "leases": [], "demo": [], "check": ["no_such_file.py"], "bench": ["-n", "1"], "completion": ["bash"],
 }  # fmt: skip
-WITHOUT_STORE = {"worker", "check", "completion"}
+WITHOUT_STORE = {"worker", "demo", "check", "completion"}
 WITH_ID = [path for path, words in VALID_ARGUMENTS.items() if ID in words]
 POSITIONAL = {
     " ".join(path)

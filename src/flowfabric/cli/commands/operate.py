@@ -50,6 +50,8 @@ async def _cancel_flow(arguments: argparse.Namespace) -> None:
         sentence = f"Cancelled, with {format_count(outcome.cancelled, 'member')}."
     elif isinstance(outcome, CancelScheduled):
         sentence = f"Cancelled. {format_count(outcome.remaining, 'member')} will follow in the background."
+    elif outcome.policy is None:
+        sentence = f"Nothing to do: the flow has {outcome.state}."
     else:
         sentence = f"Already cancelled by {outcome.source} ({outcome.policy})."
     print_result(arguments, sentence, {"id": flow.id, "outcome": type(outcome).__name__, **to_json(outcome)})
