@@ -53,7 +53,7 @@ class Claimed:
 class Listing:
     """A query for one page of executions with ids from `first` to below `before`, newest first.
 
-    `key` selects the execution that holds this idempotency key.
+    `key` selects the execution that holds this idempotency key, and `flow` the members of a flow.
     """
 
     namespace: str
@@ -66,6 +66,7 @@ class Listing:
     created_from: datetime | None = None
     created_until: datetime | None = None
     key: str | None = None
+    flow: UUID | None = None
     first: UUID = _FIRST_ID
 
 

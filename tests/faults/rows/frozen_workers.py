@@ -172,7 +172,7 @@ async def freeze_workers(store: TestStore, folder: Path, forks: ForkServer, *, w
 
 
 async def _wake(store: TestStore, zombies: Graveyard, ids: list[UUID]) -> list[str]:
-    """Wake zombies, and return what they changed in the store."""
+    """Wake zombies, and return their changes to the store."""
     before = await snapshot(store)
     await zombies.wake(ids)
     return [f"a zombie changed {change}" for change in moved(before, await snapshot(store))]
