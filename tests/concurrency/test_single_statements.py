@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
 from flowfabric.core.executions.outcomes import Ended
+from flowfabric.core.executions.states import State
 from flowfabric.engine import Conflict, Created, Engine, Lease, Submission
 from flowfabric.ops.executions.submit import SUBMIT
 from tests.concurrency.gates import eventually
@@ -27,6 +30,7 @@ pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 # The time after which a completion no longer waits for a locked row, and the time that a busy machine may add.
 LOCK_TIMEOUT_S = 0.1
 MARGIN_S = 2.0
+COMPLETED = Ended(State.COMPLETED)
 # A process that locks a row, says so, and then waits for its input.
 HOLDER = """
 import asyncio, sys
@@ -74,11 +78,11 @@ async def test_frozen_process_that_holds_a_row_delays_the_rest_of_the_batch_by_t
         # The completions of one turn of the event loop share a batch.
         ends = [asyncio.ensure_future(engine.leases.complete(lease.fence, b"1")) for lease in leases]
         others_end = asyncio.gather(*(end for lease, end in zip(leases, ends, strict=True) if lease is not held))
-        assert await others_end == [Ended("completed")] * len(others)
+        assert await others_end == [COMPLETED] * len(others)
         took_s = time.monotonic() - began
         assert not ends[7].done()
     assert LOCK_TIMEOUT_S <= took_s <= LOCK_TIMEOUT_S + MARGIN_S
-    assert await ends[7] == Ended("completed")
+    assert await ends[7] == COMPLETED
     await assert_sound(store)
 
 
@@ -93,8 +97,8 @@ async def test_complete_batches_in_opposite_order_end_without_a_deadlock(store: 
                     asyncio.ensure_future(each.leases.complete_many([(lease.fence, b"1") for lease in order]))
                     for each, order in ((engine, [first, middle, last]), (other, [last, middle, first]))
                 ]
-                await eventually(lambda: waits_or_done(watcher, batches))
-            assert await asyncio.gather(*batches) == [[Ended("completed")] * 3] * 2
+                await eventually(partial(waits_or_done, watcher, batches))
+            assert await asyncio.gather(*batches) == [[COMPLETED] * 3] * 2
         assert await deadlocks(watcher) == before
     await assert_sound(store)
 
@@ -108,7 +112,7 @@ async def test_minted_id_that_exists_already_is_decided_by_the_careful_path(
     monkeypatch.setattr(engine._context.ids, "mint", lambda: next(ids))
     before = SUBMIT.paths.copy()
     repeated, *created = await engine.executions.submit_many([Submission(kind="job") for _ in minted])
-    assert created == [Created(id_, "waiting") for id_ in minted[1:]]
+    assert created == [Created(id_, State.WAITING) for id_ in minted[1:]]
     assert isinstance(repeated, Conflict)
     assert (repeated.code, repeated.fields["execution_id"]) == ("idempotency_mismatch", existing)
     assert SUBMIT.paths["locked_single"] == before["locked_single"] + 1
@@ -127,6 +131,6 @@ async def deadlocks(watcher: asyncpg.Connection) -> int:
     return int(await watcher.fetchval(query))
 
 
-async def waits_or_done(watcher: asyncpg.Connection, batches: list[asyncio.Future[object]]) -> bool:
+async def waits_or_done(watcher: asyncpg.Connection, batches: Sequence[asyncio.Future[Any]]) -> bool:
     query = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
     return await watcher.fetchval(query) >= 2 or any(batch.done() for batch in batches)

@@ -64,7 +64,7 @@ HOT_WRITES: dict[str, HotWrite] = {
     ),
     "record_steps_if_owned": recorded,
 }
-# The variant of the statement that runs as its own transaction. Its guard is in the UPDATE, and it takes no lock before.
+# The variant that runs without a transaction. Its guard is in the UPDATE, and it takes no lock before.
 HOT_WRITES["complete_single_if_owned"] = HOT_WRITES["complete_if_owned"]
 LOCKING = [name for name in HOT_WRITES if name != "complete_single_if_owned"]
 

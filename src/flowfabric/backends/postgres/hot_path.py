@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -18,30 +18,12 @@ from flowfabric.store.records import Claimed, OptimisticSnapshot, SignalLookup
 from flowfabric.store.session import Row
 from flowfabric.store.signing_keys import to_key_ring
 from flowfabric.store.snapshot import OptimisticStore
-from flowfabric.store.statements import Statement
 from flowfabric.store.transaction import Transaction
 from flowfabric.store.waits import to_received_signals, to_suspension, to_waitpoint
 
-
-# The statements that have a cheaper variant, for a statement that is its own transaction. That variant fails where the
-# normal one skips a row, and the store then runs the body again in a transaction, with the normal statements.
-_SINGLE = {"complete_if_owned": "complete_single_if_owned", "insert_executions": "insert_single_executions"}
-
-
-class SingleStatements(Mapping[str, Statement]):
-    """The statements of a session whose statements are not in a transaction."""
-
-    def __init__(self, statements: Mapping[str, Statement]) -> None:
-        self._statements = statements
-
-    def __getitem__(self, name: str) -> Statement:
-        return self._statements[_SINGLE.get(name, name)]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._statements)
-
-    def __len__(self) -> int:
-        return len(self._statements)
+# The statements that have a cheaper variant, which needs no transaction. Where the normal statement skips a row, the
+# variant fails, and the store runs the body again in a transaction with the normal statements.
+SINGLE_VARIANTS = {"complete_if_owned": "complete_single_if_owned", "insert_executions": "insert_single_executions"}
 
 
 class PostgresOptimisticStore(OptimisticStore):
@@ -117,9 +99,7 @@ class PostgresTransaction(Transaction):
         )
         self.hints.namespaces.update(lease.namespace for lease in leases)
         first_row = claim_rows[0]
-        return Claimed(
-            leases, is_incomplete=bool(first_row["is_incomplete"]), is_current=bool(first_row["is_current"])
-        )
+        return Claimed(leases, is_incomplete=bool(first_row["is_incomplete"]), is_current=bool(first_row["is_current"]))
 
     async def pass_on(self, namespace: str, ids: Sequence[UUID], now: datetime) -> set[UUID]:
         ends = await self.session.fetch("pass_on", ids=list(ids), now=now)

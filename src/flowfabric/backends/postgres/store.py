@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +20,7 @@ from flowfabric.backends.postgres.errors import (
     translate_unsent,
     undeclared_pooler_error,
 )
-from flowfabric.backends.postgres.hot_path import PostgresTransaction, SingleStatements
+from flowfabric.backends.postgres.hot_path import SINGLE_VARIANTS, PostgresTransaction
 from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, idle_limit_s
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
@@ -34,7 +33,7 @@ from flowfabric.backends.postgres.pool import (
     acquire,
     run_in_transaction,
 )
-from flowfabric.backends.postgres.session import Clock, DriverConnection, PostgresSession
+from flowfabric.backends.postgres.session import NO_VARIANTS, Clock, DriverConnection, PostgresSession, Variants
 from flowfabric.backends.postgres.user_connections import (
     StoreLocation,
     UserTransactionPool,
@@ -49,7 +48,7 @@ from flowfabric.store.forks import Forks, check_not_forked
 from flowfabric.store.migrations import READ_APPLIED
 from flowfabric.store.ports import Body, JoinedBody, Result, SharedBody, StoreInfo
 from flowfabric.store.session import run_to_completion
-from flowfabric.store.statements import Dialect, Statement, load_statements
+from flowfabric.store.statements import Dialect, load_statements
 from flowfabric.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -197,7 +196,6 @@ class PostgresStore:
         self._settings = settings
         self._clock = clock
         self._statements = load_statements(dialect, "flowfabric.backends.postgres")
-        self._single_statements = SingleStatements(self._statements)
         self._location = location
         self._user_pool = UserTransactionPool(location.url, settings, pool.close_one_idle)
         # Behind a pooler, a session is shared and cannot listen, so listening needs a separate URL.
@@ -226,7 +224,7 @@ class PostgresStore:
         if self._settings.pooler:
             return await self.run(body)
         async with self._connection() as connection:
-            transaction = self._transaction(connection, self._single_statements)
+            transaction = PostgresTransaction(self._session(connection, SINGLE_VARIANTS))
             try:
                 result = await body(transaction)
             except Exception as error:
@@ -290,15 +288,11 @@ class PostgresStore:
         self.notifier.report_commit(transaction.hints)
         return result
 
-    def _transaction(
-        self, connection: Connection, statements: Mapping[str, Statement] | None = None
-    ) -> Transaction:
-        return PostgresTransaction(self._session(connection, statements))
+    def _transaction(self, connection: Connection) -> Transaction:
+        return PostgresTransaction(self._session(connection))
 
-    def _session(
-        self, connection: DriverConnection, statements: Mapping[str, Statement] | None = None
-    ) -> PostgresSession:
-        return PostgresSession(connection, statements or self._statements, self._settings.schema, self._clock)
+    def _session(self, connection: DriverConnection, variants: Variants = NO_VARIANTS) -> PostgresSession:
+        return PostgresSession(connection, self._statements, self._settings.schema, self._clock, variants)
 
     def _check_open(self) -> None:
         if self._closed:
