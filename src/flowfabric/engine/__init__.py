@@ -54,6 +54,7 @@ from flowfabric.core.executions.states import (
     StateVector,
     TerminalOutcome,
 )
+from flowfabric.core.executions.steps import StepError, StepView, view_step
 from flowfabric.core.executions.views import (
     ApproximateCount,
     Backlog,
@@ -150,6 +151,7 @@ __all__ = [
     "Delayed", "Description", "Duplicate", "DuplicateSignal", "Edge", "EdgeAdded", "EdgeGroup", "EdgeKind", "EdgeState",
     "Effect", "Eligibility", "Ended", "Engine", "Event", "EventFamily", "EventsStatus", "Explanation", "Failure",
     "FailureClass", "Fence", "FlowAlreadyTerminal", "FlowCancelled", "FlowCreated", "FlowDescription", "FlowDuplicate",
+<<<<<<< HEAD
     "FlowFabricError", "FlowPage", "FlowReplayed", "FlowState", "FlowSummary", "Grant", "Graph", "GroupState", "Held",
     "HeldWork", "Input", "InvalidRequest", "Join", "JoinKind", "KeyState", "KeyView", "LaneInfo", "LanePage",
     "LaneState", "Lease", "LeaseView", "LifecyclePhase", "ListenerStatus", "MarkedDead", "Member", "MemberAdded",
@@ -164,4 +166,20 @@ __all__ = [
     "WaitpointDescription", "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch", "WorkerId", "WorkerInfo",
     "WorkerPage", "all_of", "any_of", "condition_from_json", "condition_to_json", "connect", "missing_signals",
     "quorum",
+=======
+    "FlowFabricError", "FlowPage", "FlowState", "FlowSummary", "Grant", "Graph", "GroupState", "Held", "HeldWork",
+    "Input", "InvalidRequest", "Join", "JoinKind", "KeyState", "KeyView", "LaneInfo", "LanePage", "LaneState", "Lease",
+    "LeaseView", "LifecyclePhase", "ListenerStatus", "MarkedDead", "Member", "MemberAdded", "MemberDuplicate",
+    "NewWaitpoint", "NotFound", "OnAttemptTimeout", "OnLeaseLoss", "OnTimeout", "OpenWaitpoint", "OperatorOnly",
+    "Outcome", "Override", "Page", "PendingWaitpoint", "Policy", "PriorityChanged", "PublicState", "RecordedStep",
+    "Refused", "Registered", "Released", "Renewed", "Replayed", "Resumed", "Resumption", "RetryScheduled", "Revoked",
+    "Rotated", "Satisfied", "Sealed", "Secret", "Seeded", "Siblings", "Single", "StandingWaitpoint", "Start", "State",
+    "StateVector", "Step", "StepError", "StepStatus", "StepView", "StoreInfo", "StoreOptions", "StoredEdge",
+    "StoredSignal", "Submission", "Submitted", "Subscriber", "Subscription", "Summary", "Suspended", "SuspendedView",
+    "SuspensionReason", "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged",
+    "Unheld", "UnusedWaitpoints", "WaitEnd", "WaitSnapshot", "WaitingForChildren", "WaitpointClosed",
+    "WaitpointDescription", "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch", "WorkerId", "WorkerInfo",
+    "WorkerPage", "all_of", "any_of", "condition_from_json", "condition_to_json", "connect", "missing_signals",
+    "quorum", "view_step",
+>>>>>>> main
 ]  # fmt: skip

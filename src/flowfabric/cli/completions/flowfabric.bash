@@ -11,7 +11,7 @@ _shtab_flowfabric_workers_subparsers=(list remove)
 _shtab_flowfabric_subparsers=(submit list show history explain events signal approve reject cancel revoke replay resume priority hold unhold worker lanes flows waitpoints keys workers leases stats doctor migrate backup restore check bench demo completion)
 
 _shtab_flowfabric_submit_option_strings=(-h --help --app --lane --priority --key --id --delay --deadline --retries --requires --signal --tag --creator --wait --timeout --store --namespace --schema --pooler --not-durable --json)
-_shtab_flowfabric_list_option_strings=(-h --help --state --lane --kind --key --tag --since --until --limit --cursor --all --store --namespace --schema --pooler --not-durable --json)
+_shtab_flowfabric_list_option_strings=(-h --help --state --lane --kind --flow --key --tag --since --until --limit --cursor --all --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_show_option_strings=(-h --help --key --steps --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_history_option_strings=(-h --help --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_explain_option_strings=(-h --help --store --namespace --schema --pooler --not-durable --json)
@@ -19,12 +19,16 @@ _shtab_flowfabric_events_option_strings=(-h --help --follow -f --from --cursor -
 _shtab_flowfabric_signal_option_strings=(-h --help --key --signal-id --principal --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_approve_option_strings=(-h --help --as --reason --principal --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_reject_option_strings=(-h --help --as --reason --principal --store --namespace --schema --pooler --not-durable --json)
-_shtab_flowfabric_cancel_option_strings=(-h --help --children --grace --flow --policy --wait --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
+_shtab_flowfabric_cancel_option_strings=(-h --help --all --dry-run --state --lane --kind --tag --since --until --children --grace --flow --policy --wait --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_revoke_option_strings=(-h --help --instance --lease --epoch --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
+<<<<<<< HEAD
 _shtab_flowfabric_replay_option_strings=(-h --help --flow --failed --no-downstream --from-step --generation --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
+=======
+_shtab_flowfabric_replay_option_strings=(-h --help --all --dry-run --state --lane --kind --tag --since --until --from-step --generation --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
+>>>>>>> main
 _shtab_flowfabric_resume_option_strings=(-h --help --suspension --delay --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_priority_option_strings=(-h --help --reason --principal --store --namespace --schema --pooler --not-durable --json)
-_shtab_flowfabric_hold_option_strings=(-h --help --reason --principal --store --namespace --schema --pooler --not-durable --json)
+_shtab_flowfabric_hold_option_strings=(-h --help --all --dry-run --state --lane --kind --tag --since --until --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_unhold_option_strings=(-h --help --all --kind --held-for --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_worker_option_strings=(-h --help --concurrency --lane --capability --claim-namespace --lease --code-version --quiet -q --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_lanes_list_option_strings=(-h --help --limit --cursor --store --namespace --schema --pooler --not-durable --json)
@@ -104,7 +108,10 @@ _shtab_flowfabric___store_COMPGEN=_shtab_compgen_files
 _shtab_flowfabric_list___state_choices=(waiting delayed blocked active suspended completed failed cancelled expired skipped)
 _shtab_flowfabric_events___from_choices=(beginning now)
 _shtab_flowfabric_events___family_choices=(lease lifecycle completion signal operator flow worker)
+_shtab_flowfabric_cancel___state_choices=(waiting delayed blocked active suspended)
 _shtab_flowfabric_cancel___policy_choices=(cancel_all cancel_pending flow_only)
+_shtab_flowfabric_replay___state_choices=(completed failed cancelled expired skipped)
+_shtab_flowfabric_hold___state_choices=(waiting delayed)
 _shtab_flowfabric_lanes_pos_0_choices=(list pause resume drain)
 _shtab_flowfabric_flows___state_choices=(open running blocked completed failed cancelled)
 _shtab_flowfabric_keys_pos_0_choices=(list rotate seed)
@@ -164,6 +171,8 @@ _shtab_flowfabric_reject___not_durable_nargs=0
 _shtab_flowfabric_reject___json_nargs=0
 _shtab_flowfabric_cancel__h_nargs=0
 _shtab_flowfabric_cancel___help_nargs=0
+_shtab_flowfabric_cancel___all_nargs=0
+_shtab_flowfabric_cancel___dry_run_nargs=0
 _shtab_flowfabric_cancel___children_nargs=0
 _shtab_flowfabric_cancel___flow_nargs=0
 _shtab_flowfabric_cancel___yes_nargs=0
@@ -180,9 +189,14 @@ _shtab_flowfabric_revoke___not_durable_nargs=0
 _shtab_flowfabric_revoke___json_nargs=0
 _shtab_flowfabric_replay__h_nargs=0
 _shtab_flowfabric_replay___help_nargs=0
+<<<<<<< HEAD
 _shtab_flowfabric_replay___flow_nargs=0
 _shtab_flowfabric_replay___failed_nargs=0
 _shtab_flowfabric_replay___no_downstream_nargs=0
+=======
+_shtab_flowfabric_replay___all_nargs=0
+_shtab_flowfabric_replay___dry_run_nargs=0
+>>>>>>> main
 _shtab_flowfabric_replay___yes_nargs=0
 _shtab_flowfabric_replay__y_nargs=0
 _shtab_flowfabric_replay___pooler_nargs=0
@@ -202,6 +216,10 @@ _shtab_flowfabric_priority___not_durable_nargs=0
 _shtab_flowfabric_priority___json_nargs=0
 _shtab_flowfabric_hold__h_nargs=0
 _shtab_flowfabric_hold___help_nargs=0
+_shtab_flowfabric_hold___all_nargs=0
+_shtab_flowfabric_hold___dry_run_nargs=0
+_shtab_flowfabric_hold___yes_nargs=0
+_shtab_flowfabric_hold__y_nargs=0
 _shtab_flowfabric_hold___pooler_nargs=0
 _shtab_flowfabric_hold___not_durable_nargs=0
 _shtab_flowfabric_hold___json_nargs=0
