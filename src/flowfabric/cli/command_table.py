@@ -152,21 +152,14 @@ REVOKE = CommandSpec(
     ),
 )  # fmt: skip
 REPLAY = CommandSpec(
-<<<<<<< HEAD
     name="replay", help="run an ended execution, or the failed members of a flow, again", run="operate:replay",
     is_audited=True, needs_confirmation=True,
-    description="""If it is a member of a flow, the members that were skipped because of it come back too.""",
-    arguments=(
-        argument("id", metavar="ID", help="the execution, or with --flow the flow"),
-        flag("--flow", help="replay members of a flow"),
-        flag("--failed", help="with --flow: all members that failed or expired"),
-        flag("--no-downstream", help="leave the members that were skipped because of it skipped"),
-=======
-    name="replay", help="run an ended execution again", run="operate:replay", is_audited=True, needs_confirmation=True,
-    description=BULK_NOTE,
+    description="A replay of a flow member also brings back the members that were skipped because of it. " + BULK_NOTE,
     arguments=(
         *bulk_arguments(ENDED, "failed"),
->>>>>>> main
+        flag("--flow", help="replay members of the flow with this ID"),
+        flag("--failed", help="with --flow: all members that failed or expired"),
+        flag("--no-downstream", help="leave the members that were skipped because of it skipped"),
         argument("--from-step", metavar="NAME", help="keep the records before this step, and perform it again"),
         argument("--generation", type=int, metavar="N", help="only if it is at this generation"),
     ),

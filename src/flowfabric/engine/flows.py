@@ -52,11 +52,7 @@ from flowfabric.ops.flows.submit import SUBMIT_FLOW, NewFlow, NewMember, upstrea
 from flowfabric.ops.leases.read import READ_INPUTS
 from flowfabric.ops.operator.replay import FlowReplayRequest, read_time, replay_flow
 
-<<<<<<< HEAD
-_FIRST_ID = UUID(int=0)
 OPERATOR = "operator"
-=======
->>>>>>> main
 _NO_TAGS: Mapping[str, str] = {}
 
 
@@ -264,7 +260,7 @@ class Flows:
             until = validation.timestamp(ended_until, "ended_until")
         ids: list[UUID] = []
         exhausted: dict[UUID, None] = {}
-        revived, after = 0, _FIRST_ID
+        revived, after = 0, FIRST_ID
         while True:
             batch = await context.call(replay_flow, FlowReplayRequest(id_, until, after, audit))
             ids += batch.replayed

@@ -84,20 +84,16 @@ async def revoke(arguments: argparse.Namespace) -> None:
         print_result(arguments, sentence, {"revoked": True, **to_json(outcome)})
 
 
-<<<<<<< HEAD
-async def replay(arguments: argparse.Namespace) -> None:
-    """Run an ended execution again, or with --flow all failed members of a flow."""
-    if arguments.flow:
-        await _replay_flow(arguments)
-        return
-    if arguments.failed:
-        raise InvalidRequest("invalid_request", "--failed is for flows; add --flow")
-=======
 async def replay(arguments: argparse.Namespace) -> int:
-    """Run an ended execution again, or with --all each one that matches the filters."""
+    """Run an ended execution again, the failed members of a flow, or with --all each execution that matches."""
+    if arguments.flow and not arguments.all and arguments.id is not None:
+        await _replay_flow(arguments)
+        return exit_codes.OK
+    if arguments.flow or arguments.failed:
+        message = "replay the failed members of a flow with --flow, its ID and --failed, without --all"
+        raise InvalidRequest("invalid_request", message)
     if takes_all(arguments):
         return await run_bulk(arguments, REPLAY)
->>>>>>> main
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
         execution = await engine.executions.describe(await find_execution(engine, arguments.id))
@@ -110,9 +106,9 @@ async def replay(arguments: argparse.Namespace) -> int:
             downstream=not arguments.no_downstream,
             **audit_args(arguments),
         )
-<<<<<<< HEAD
     sentence = f"Replayed as generation {outcome.generation}; it is {outcome.state}."
     print_result(arguments, sentence + _describe_revived(outcome.revived), outcome)
+    return exit_codes.OK
 
 
 async def _replay_flow(arguments: argparse.Namespace) -> None:
@@ -123,11 +119,11 @@ async def _replay_flow(arguments: argparse.Namespace) -> None:
         raise InvalidRequest("invalid_request", message)
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
-        flow = await engine.flows.describe(arguments.id)
+        flow = await engine.flows.describe(await find_flow(engine, arguments.id))
         failed = sum(flow.counts.get(state, 0) for state in (State.FAILED, State.EXPIRED))
         members = format_count(failed, "failed member")
         confirm(arguments, f"Run {members} of flow {flow.name} {flow.id}, which is {flow.state}, again?")
-        outcome = await engine.flows.replay(arguments.id, failed=True, **audit_args(arguments))
+        outcome = await engine.flows.replay(flow.id, failed=True, **audit_args(arguments))
     sentence = f"Replayed {format_count(outcome.replayed, 'failed member')}.{_describe_revived(outcome.revived)}"
     if outcome.exhausted:
         exhausted = format_count(len(outcome.exhausted), "failed member")
@@ -137,10 +133,6 @@ async def _replay_flow(arguments: argparse.Namespace) -> None:
 
 def _describe_revived(number: int) -> str:
     return f" {format_count(number, 'skipped member')} came back." if number else ""
-=======
-    print_result(arguments, f"Replayed as generation {outcome.generation}; it is {outcome.state}.", outcome)
-    return exit_codes.OK
->>>>>>> main
 
 
 async def resume(arguments: argparse.Namespace) -> None:

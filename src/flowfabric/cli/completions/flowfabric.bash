@@ -21,11 +21,7 @@ _shtab_flowfabric_approve_option_strings=(-h --help --as --reason --principal --
 _shtab_flowfabric_reject_option_strings=(-h --help --as --reason --principal --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_cancel_option_strings=(-h --help --all --dry-run --state --lane --kind --tag --since --until --children --grace --flow --policy --wait --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_revoke_option_strings=(-h --help --instance --lease --epoch --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
-<<<<<<< HEAD
-_shtab_flowfabric_replay_option_strings=(-h --help --flow --failed --no-downstream --from-step --generation --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
-=======
-_shtab_flowfabric_replay_option_strings=(-h --help --all --dry-run --state --lane --kind --tag --since --until --from-step --generation --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
->>>>>>> main
+_shtab_flowfabric_replay_option_strings=(-h --help --all --dry-run --state --lane --kind --tag --since --until --flow --failed --no-downstream --from-step --generation --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_resume_option_strings=(-h --help --suspension --delay --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_priority_option_strings=(-h --help --reason --principal --store --namespace --schema --pooler --not-durable --json)
 _shtab_flowfabric_hold_option_strings=(-h --help --all --dry-run --state --lane --kind --tag --since --until --reason --principal --yes -y --store --namespace --schema --pooler --not-durable --json)
@@ -189,14 +185,11 @@ _shtab_flowfabric_revoke___not_durable_nargs=0
 _shtab_flowfabric_revoke___json_nargs=0
 _shtab_flowfabric_replay__h_nargs=0
 _shtab_flowfabric_replay___help_nargs=0
-<<<<<<< HEAD
+_shtab_flowfabric_replay___all_nargs=0
+_shtab_flowfabric_replay___dry_run_nargs=0
 _shtab_flowfabric_replay___flow_nargs=0
 _shtab_flowfabric_replay___failed_nargs=0
 _shtab_flowfabric_replay___no_downstream_nargs=0
-=======
-_shtab_flowfabric_replay___all_nargs=0
-_shtab_flowfabric_replay___dry_run_nargs=0
->>>>>>> main
 _shtab_flowfabric_replay___yes_nargs=0
 _shtab_flowfabric_replay__y_nargs=0
 _shtab_flowfabric_replay___pooler_nargs=0

@@ -224,11 +224,6 @@ complete -c flowfabric -n '_shtab_flowfabric_using revoke' -l not-durable -d 'ac
 complete -c flowfabric -n '_shtab_flowfabric_using revoke' -l json -d 'print one JSON document per line'
 complete -c flowfabric -n '_shtab_flowfabric_using; and test $_shtab_flowfabric_npos -eq 0' -a replay -d 'run an ended execution, or the failed members of a flow, again'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -s h -l help -d 'show this help message and exit'
-<<<<<<< HEAD
-complete -c flowfabric -n '_shtab_flowfabric_using replay' -l flow -d 'replay members of a flow'
-complete -c flowfabric -n '_shtab_flowfabric_using replay' -l failed -d 'with --flow: all members that failed or expired'
-complete -c flowfabric -n '_shtab_flowfabric_using replay' -l no-downstream -d 'leave the members that were skipped because of it skipped'
-=======
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l all -d 'act on all executions that match the filters below'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l dry-run -d 'with --all: only list the executions'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l state -xka "completed failed cancelled expired skipped" -d 'with --all: only in this state; repeatable (failed): completed, failed, cancelled, expired, skipped'
@@ -237,7 +232,9 @@ complete -c flowfabric -n '_shtab_flowfabric_using replay' -l kind -x -d 'with -
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l tag -x -d 'with --all: only with this tag; repeatable'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l since -x -d 'with --all: created since this time: 2031-05-01T08:00Z, or 2h for 2 hours ago'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l until -x -d 'with --all: created before this time'
->>>>>>> main
+complete -c flowfabric -n '_shtab_flowfabric_using replay' -l flow -d 'replay members of the flow with this ID'
+complete -c flowfabric -n '_shtab_flowfabric_using replay' -l failed -d 'with --flow: all members that failed or expired'
+complete -c flowfabric -n '_shtab_flowfabric_using replay' -l no-downstream -d 'leave the members that were skipped because of it skipped'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l from-step -x -d 'keep the records before this step, and perform it again'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l generation -x -d 'only if it is at this generation'
 complete -c flowfabric -n '_shtab_flowfabric_using replay' -l reason -x -d 'why, for the history'

@@ -540,11 +540,6 @@ _shtab_flowfabric_reject_defaults_added=0
 
 _shtab_flowfabric_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-<<<<<<< HEAD
-  "--flow[replay members of a flow]"
-  "--failed[with --flow\: all members that failed or expired]"
-  "--no-downstream[leave the members that were skipped because of it skipped]"
-=======
   "--all[act on all executions that match the filters below]"
   "--dry-run[with --all\: only list the executions]"
   "*--state[with --all\: only in this state\; repeatable (failed)\: completed, failed, cancelled, expired, skipped]:STATE:(completed failed cancelled expired skipped)"
@@ -553,7 +548,9 @@ _shtab_flowfabric_replay_options=(
   "*--tag[with --all\: only with this tag\; repeatable]:KEY=VALUE:"
   "--since[with --all\: created since this time\: 2031-05-01T08\:00Z, or 2h for 2 hours ago]:TIME:"
   "--until[with --all\: created before this time]:TIME:"
->>>>>>> main
+  "--flow[replay members of the flow with this ID]"
+  "--failed[with --flow\: all members that failed or expired]"
+  "--no-downstream[leave the members that were skipped because of it skipped]"
   "--from-step[keep the records before this step, and perform it again]:NAME:"
   "--generation[only if it is at this generation]:N:"
   "--reason[why, for the history]:reason:"
@@ -565,7 +562,7 @@ _shtab_flowfabric_replay_options=(
   "--pooler[connect through a pooler in transaction mode]"
   "--not-durable[accept a store that may lose acknowledged work in a power cut]"
   "--json[print one JSON document per line]"
-  ":the execution, or with --flow the flow:"
+  ":the execution:"
 )
 
 # guard to ensure default positional specs are added only once per session
