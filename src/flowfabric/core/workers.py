@@ -100,7 +100,7 @@ def worker_not_found(instance: str) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class MissingWorker:
-    """Why no live worker can claim some work: nobody serves its lane, runs its kind or offers its capabilities."""
+    """Why no live worker can claim some work: no worker serves its lane, runs its kind or offers its capabilities."""
 
     cause: Literal["lane", "kind", "capabilities"]
     sentence: str

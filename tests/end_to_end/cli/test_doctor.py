@@ -155,7 +155,7 @@ def test_backlog_without_a_matching_worker_is_a_warning_with_advice() -> None:
     assert [finding.verdict for finding in check_workers(make_context(workers=[]))] == ["warning"]
 
 
-def test_worker_that_was_not_heard_from_is_a_warning() -> None:
+def test_worker_that_missed_its_heartbeats_is_a_warning() -> None:
     silent = replace(WORKER, seen_at=NOW - timedelta(seconds=40))
     [warning, alive] = check_workers(make_context(workers=[silent, WORKER]))
     assert warning.verdict == "warning"
