@@ -50,7 +50,8 @@ async def test_explanation_of_a_silent_worker_says_since_when(engine: Engine, cl
     assert "Running on worker" in str(await engine.operator.explain(lease.execution_id))
     clock.advance("2s")
     explanation = await engine.operator.explain(lease.execution_id)
-    assert explanation.sentence.startswith('Worker "worker-1" has not been') and "Its lease lasts until " in explanation.sentence
+    assert explanation.sentence.startswith('Worker "worker-1" has not been')
+    assert "Its lease lasts until " in explanation.sentence
     assert explanation.facts["renewed_at"] == clock.now() - timedelta(seconds=31)
     await engine.leases.renew(lease.fence)
     assert "Running on worker" in str(await engine.operator.explain(lease.execution_id))
