@@ -219,9 +219,9 @@ def test_small_tables_have_the_same_layout_at_both_widths() -> None:
 
 
 def test_findings_are_wrapped_between_words() -> None:
-    findings = [DoctorFinding("store", "ok", "it answers"), DoctorFinding("lanes", "warning", "word " * 20, "do this")]
+    findings = [DoctorFinding("store", "ok", "it is open"), DoctorFinding("lanes", "warning", "word " * 20, "do this")]
     assert format_findings(findings, Screen(80)) == [
-        "ok       store        it answers",
+        "ok       store        it is open",
         "warning  lanes        word word word word word word word word word word word",
         " " * 22 + "word word word word word word word word word",
         " " * 22 + "-> do this",
