@@ -189,7 +189,7 @@ class CallTracker:
         if times >= MAX_UNWINDS:
             self.is_cut_off = True
             LOG.error("%s keeps swallowing Unwind and is abandoned; let BaseException pass", self._run.task.name)
-            drop_body(self._run)
+            drop_body(self._run, self._run.body)
         elif self._unwinds[branch] > 1 and branch is not None and _continues(branch):
             self.warn_swallowed()
         return self._run.unwind_error()
