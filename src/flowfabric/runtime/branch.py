@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.fast_dataclass import record
 from flowfabric.runtime.journal import CallId, Record, Scope
 from flowfabric.store.forks import call_after_fork, check_not_forked
 from flowfabric.values.errors import InputMismatch
@@ -212,7 +213,7 @@ def require_branch(what: str) -> Branch:
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BranchResult:
     """How a body or branch ended: with a value, or with an error."""
 

@@ -165,6 +165,7 @@ class ActiveRuns:
         self._active: dict[UUID, _ActiveRun] = {}
         self._releases = BackgroundReleases(engine, lease_table.confirm_end)
         self._is_draining = False
+        self._is_settling = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -308,9 +309,16 @@ class ActiveRuns:
         self._slots.end_run(seconds)
         if (deferred := self._deferred.pop(lease.execution_id, None)) is not None:
             self._pending.appendleft(deferred)
-        self._start_pending()
+        if not self._is_settling:
+            # Runs that end in the same turn of the event loop are settled together.
+            self._is_settling = True
+            asyncio.get_running_loop().call_soon(self._settle)
         if not self._active:
             self._idle.set()
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        self._start_pending()
 
     def _find(self, fence: Fence) -> _ActiveRun | None:
         active = self._active.get(fence.execution_id)

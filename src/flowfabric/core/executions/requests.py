@@ -157,6 +157,12 @@ class Submission:
         if self.deadline is not None:
             put(self, deadline=validation.timestamp(self.deadline, "deadline"))
 
+    @property
+    def has_times(self) -> bool:
+        """True if the execution has a start time or a deadline."""
+        own = self.delay is not None or self.ready_at is not None or self.deadline is not None
+        return own or self.policy.deadline is not None
+
     def with_input(self, payload: bytes, encoding: str) -> Submission:
         """Return a copy with new input; only the input is validated again."""
         validation.payload(payload, "payload")
