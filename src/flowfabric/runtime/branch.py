@@ -20,7 +20,7 @@ from uuid import UUID
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fast_dataclass import record
 from flowfabric.runtime.journal import CallId, Record, Scope
-from flowfabric.store.forks import call_after_fork, check_not_forked
+from flowfabric.store.forks import Forks, call_after_fork, check_not_forked
 from flowfabric.values.errors import InputMismatch
 from flowfabric.values.placeholders import ENCODING
 
@@ -191,7 +191,8 @@ def current_branch() -> Branch | None:
     branch = BRANCH.get()
     if branch is None:
         return None
-    check_not_forked(branch.run.forks)
+    if Forks.number != branch.run.forks:
+        check_not_forked(branch.run.forks)
     if STEP.get() is not None:
         message = "a step cannot contain durable calls; call the function directly"
         raise InvalidRequest("durable_call_in_step", message)

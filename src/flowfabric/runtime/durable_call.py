@@ -135,7 +135,8 @@ class CallTracker:
             self.diverge(str(mismatch))
         if record is None:
             self._check_record_count()
-        if record is None or not record.is_final:
+            self.is_live = True
+        elif not record.is_final:
             self.is_live = True
         elif self._run.app.arguments == "warn" and record.digest != call_id.digest:
             LOG.warning("%s has other arguments than its record", call_id.path)
@@ -233,8 +234,11 @@ class CallTracker:
                 close_unstarted(call.members)
 
     def _check_record_count(self) -> None:
-        number, task = len(self.journal), self._run.task.name
-        if number >= WARN_RECORDS and not self._has_warned_records:
+        number = len(self.journal)
+        if number < WARN_RECORDS:
+            return
+        task = self._run.task.name
+        if not self._has_warned_records:
             self._has_warned_records = True
             LOG.warning("%s %s has %d records; %s", task, self._run.lease.execution_id, number, _ADVICE)
         if number >= MAX_RECORDS:

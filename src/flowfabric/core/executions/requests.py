@@ -200,7 +200,10 @@ class Step:
 
         A repeated checkpoint has the same digest, a contradicting checkpoint has a different one.
         """
-        return digest("step", self.status.value, self.encoding, self.payload)
+        # The same digest as that of the function `digest`, which takes three times as long.
+        status, encoding, payload = self.status.value.encode(), self.encoding.encode(), self.payload
+        parts = (len(status), status, len(encoding), encoding, len(payload), payload)
+        return hashlib.sha256(b"step\x00%d:%b\x00%d:%b\x00%d:%b" % parts).hexdigest()
 
 
 @record(frozen=True, slots=True, kw_only=True)
