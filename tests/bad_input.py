@@ -53,7 +53,7 @@ _NO_FENCES = [
     *(Fence(ID, bad, ID) for bad in _BAD_EPOCHS),
 ]  # fmt: skip
 _NO_TAGS = [
-    "a.b", 7, [("a.b", "c")], {1: "v"}, {None: "v"}, {"": "v"}, {"nodot": "v"}, {"A.b": "v"}, {NUL: "v"},
+    "a.b", 7, [("a.b", "c")], {1: "v"}, {None: "v"}, {"": "v"}, {"no dot": "v"}, {"A.b": "v"}, {NUL: "v"},
     {SURROGATE: "v"}, {"a." + LONG: "v"}, {"a.b": 1}, {"a.b": True}, {"a.b": b"v"}, {"a.b": NUL}, {"a.b": SURROGATE},
     {"a.b": "x" * 1025}, {"a.b": LONG}, {f"a.k{number}": "v" for number in range(65)},
 ]  # fmt: skip

@@ -8,10 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from flowfabric.engine import (
+    CancelScheduled,
     ChildSubmission,
     Created,
     Edge,
     Engine,
+    FlowCancelled,
     FlowCreated,
     Graph,
     Join,
@@ -125,6 +127,21 @@ async def created(engine: Engine, name: str = "etl", **options: Any) -> Flow:
     result = await engine.flows.create(name, **options)
     assert isinstance(result, FlowCreated)
     return Flow(engine, result.flow_id)
+
+
+def count_cancelled(outcome: object) -> int:
+    """Return how many members the cancel of a flow cancelled, and check the ids that it returned."""
+    assert isinstance(outcome, FlowCancelled | CancelScheduled)
+    assert len(set(outcome.members)) == min(outcome.cancelled, 1_000)
+    assert outcome.is_truncated is (outcome.cancelled > 1_000)
+    return outcome.cancelled
+
+
+def count_remaining(outcome: object) -> int:
+    """Return how many members the cancel of a flow left to the reconcilers."""
+    assert isinstance(outcome, CancelScheduled)
+    assert count_cancelled(outcome) == 1_000
+    return outcome.remaining
 
 
 async def flow_events(store: Any, flow_id: UUID) -> list[str]:

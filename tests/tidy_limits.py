@@ -10,9 +10,9 @@ POSITIONAL_ARGUMENTS = 6
 MIN_TABLE_ENTRIES = 3
 
 # The package as a whole.
-MODULES = 305
+MODULES = 310
 MEDIAN_LINES = 110
-CODE_LINES = 28_900
+CODE_LINES = 29_900
 FRAGMENT_LINES = 30
 # The modules of a durable run form one large cycle, because branch, journal and waits need each other. Imports that are
 # only for types count too.
@@ -29,7 +29,7 @@ MARKER_SLACK = 3.0
 
 # The walk of a warm hello with one step; see tools/walk.py.
 WALK_FILES = 54
-WALK_CHANGES = 307
+WALK_CHANGES = 310
 
 # Packages whose modules may have a single importer, because each operation, command or durable call has its own file.
 OWN_FILE_PACKAGES = ("ops", "cli.commands", "runtime.calls")

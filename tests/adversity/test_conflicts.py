@@ -72,7 +72,7 @@ async def test_passing_conflict_is_invisible_and_has_one_effect(engine: Engine) 
         nonlocal runs
         runs += 1
         locked = await tx.executions.lock(None, [id_])
-        await tx.executions.set_tags(id_, {**locked[id_].tags, f"run.number_{runs}": "x"})
+        await tx.executions.set_tags(id_, {**locked[id_].tags, f"run.number_{runs}": "x"}, await tx.now())
         if runs < 5:
             raise asyncpg.SerializationError("forced")
         return runs

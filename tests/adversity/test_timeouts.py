@@ -91,7 +91,7 @@ async def test_statement_beyond_the_statement_timeout_is_cancelled(store: TestSt
         async def endless(tx: Transaction) -> None:
             # No operation has an endless statement, so the test adds one to the connection of the transaction.
             session: Any = tx
-            await tx.executions.set_tags(id_, {"half.done": "yes"})
+            await tx.executions.set_tags(id_, {"half.done": "yes"}, await tx.now())
             cursor = session.session._connection.execute(ENDLESS[store.name])
             await cursor if store.name == "postgres" else cursor.fetchone()
 

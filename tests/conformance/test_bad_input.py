@@ -45,6 +45,7 @@ GOOD: dict[str, Any] = {
     "fences": [],
     "ids": [],
     "seq": 1,
+    "signals": ["paid"],
     "version": "v1",
     "results": [],
     "message": "broken",

@@ -9,11 +9,10 @@ import pytest
 from flowfabric.engine import (
     AttemptOutcome,
     CancelPolicy,
-    CancelScheduled,
     Engine,
     FlowAlreadyTerminal,
     FlowCancelled,
-    FlowFabricError,
+    FlowState,
     NotFound,
     State,
     any_of,
@@ -21,7 +20,7 @@ from flowfabric.engine import (
 from flowfabric.testing import VirtualClock
 from tests.concurrency.waits import duty
 from tests.expectations import event_names, every_write_is_refused, last_event, nothing_written, refused
-from tests.flows import Flow, built, claimable, flow_events
+from tests.flows import Flow, built, claimable, count_cancelled, count_remaining, flow_events
 from tests.stores import TestStore
 
 PAIR = {"a": [], "b": ["a"]}
@@ -63,7 +62,7 @@ def all_cancelled(states: dict[str, str]) -> dict[str, str]:
 async def test_cancel_all_cancels_every_live_member(engine: Engine, store: TestStore) -> None:
     flow = await build_flow_in_every_state(engine)
     outcome = await engine.flows.cancel(flow.id, "enough", source="cleanup", principal="ada")
-    assert outcome == FlowCancelled(9)
+    assert count_cancelled(outcome) == 9
     assert await flow.states() == FINISHED | all_cancelled(STARTED | PENDING)
     assert await flow.state() == "cancelled"
     assert await claimable(engine) == set()
@@ -73,7 +72,7 @@ async def test_cancel_all_cancels_every_live_member(engine: Engine, store: TestS
 async def test_cancel_pending_does_not_cancel_started_members(engine: Engine) -> None:
     flow = await build_flow_in_every_state(engine)
     outcome = await engine.flows.cancel(flow.id, "enough", policy=CancelPolicy.CANCEL_PENDING)
-    assert outcome == FlowCancelled(4)
+    assert count_cancelled(outcome) == 4
     assert await flow.states() == FINISHED | STARTED | all_cancelled(PENDING)
     assert await flow.state() == "cancelled"
 
@@ -81,7 +80,7 @@ async def test_cancel_pending_does_not_cancel_started_members(engine: Engine) ->
 async def test_flow_only_cancels_no_member(engine: Engine) -> None:
     flow = await build_flow_in_every_state(engine)
     outcome = await engine.flows.cancel(flow.id, "enough", policy="flow_only")
-    assert outcome == FlowCancelled(0)
+    assert count_cancelled(outcome) == 0
     assert await flow.states() == FINISHED | STARTED | PENDING
     assert await flow.state() == "cancelled"
 
@@ -119,15 +118,33 @@ async def test_second_cancel_returns_the_first_and_writes_nothing(
     async with nothing_written(store):
         for second_policy in CancelPolicy:
             outcome = await engine.flows.cancel(flow.id, "second", policy=second_policy, source="two")
-            assert outcome == FlowAlreadyTerminal(policy, "first", "one")
+            assert outcome == FlowAlreadyTerminal(FlowState.CANCELLED, policy, "first", "one")
 
 
 async def test_finished_flow_keeps_its_outcome(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": []})
     await flow.complete("a")
     async with nothing_written(store):
-        await refused(engine.flows.cancel(flow.id, "late"), "flow_already_terminal", FlowFabricError)
+        for policy in CancelPolicy:
+            outcome = await engine.flows.cancel(flow.id, "late", policy=policy, wait="1s")
+            assert outcome == FlowAlreadyTerminal(FlowState.COMPLETED)
     assert await flow.state() == "completed"
+
+
+async def test_failed_flow_keeps_its_outcome(engine: Engine, store: TestStore) -> None:
+    flow = await built(engine, PAIR)
+    await flow.fail("a")
+    async with nothing_written(store):
+        assert await engine.flows.cancel(flow.id, "late") == FlowAlreadyTerminal(FlowState.FAILED)
+
+
+async def test_cancel_returns_the_ids_of_the_members_it_cancelled(engine: Engine) -> None:
+    flow = await built(engine, {"done": [], "a": [], "b": ["a"]})
+    await flow.complete("done")
+    outcome = await engine.flows.cancel(flow.id, "enough")
+    assert isinstance(outcome, FlowCancelled)
+    assert set(outcome.members) == {flow["a"], flow["b"]}
+    assert (outcome.cancelled, outcome.is_truncated) == (2, False)
 
 
 async def test_unknown_flow_is_not_found(engine: Engine) -> None:
@@ -178,7 +195,7 @@ async def test_member_not_yet_cancelled_is_not_released(engine: Engine, store: T
     names = [f"m{number}" for number in range(1_010)]
     flow = await built(engine, {"a": [], **{name: ["a"] for name in names}})
     lease = await flow.claim("a")
-    assert await engine.flows.cancel(flow.id, "enough", policy="cancel_pending") == CancelScheduled(10)
+    assert count_remaining(await engine.flows.cancel(flow.id, "enough", policy="cancel_pending")) == 10
     await engine.leases.complete(lease.fence, b"")
     assert await claimable(engine) == set()
     [row] = await store.query("SELECT COUNT(*) AS number FROM ff.execution WHERE state = 'blocked'")
@@ -190,16 +207,16 @@ async def test_member_not_yet_cancelled_is_not_released(engine: Engine, store: T
 
 async def test_cancel_with_wait_returns_when_all_members_have_ended(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {f"m{number}": [] for number in range(1_050)})
-    assert await engine.flows.cancel(flow.id, "enough", wait="10s") == FlowCancelled(1_050)
+    assert count_cancelled(await engine.flows.cancel(flow.id, "enough", wait="10s")) == 1_050
     [row] = await store.query("SELECT COUNT(*) AS number FROM ff.execution WHERE state = 'cancelled'")
     assert row["number"] == 1_050
 
 
 async def test_second_cancel_with_wait_ends_the_remaining_members(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {f"m{number}": [] for number in range(1_050)})
-    assert await engine.flows.cancel(flow.id, "enough") == CancelScheduled(50)
+    assert count_remaining(await engine.flows.cancel(flow.id, "enough")) == 50
     outcome = await engine.flows.cancel(flow.id, "second", wait="10s")
-    assert outcome == FlowAlreadyTerminal(CancelPolicy.CANCEL_ALL, "enough", "operator_override")
+    assert outcome == FlowAlreadyTerminal(FlowState.CANCELLED, CancelPolicy.CANCEL_ALL, "enough", "operator_override")
     assert await claimable(engine) == set()
     assert (await engine.flows.describe(flow.id)).counts == {State.CANCELLED: 1_050}
     async with nothing_written(store):
@@ -252,7 +269,7 @@ async def test_cancel_does_not_rewrite_finished_members(engine: Engine) -> None:
 async def test_cancel_pending_cancels_pending_members(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": [], "c": ["a"]})
     await flow.claim("a")
-    assert await engine.flows.cancel(flow.id, "enough", policy=CancelPolicy.CANCEL_PENDING) == FlowCancelled(2)
+    assert count_cancelled(await engine.flows.cancel(flow.id, "enough", policy=CancelPolicy.CANCEL_PENDING)) == 2
     assert await flow.states() == {"a": "active", "b": "cancelled", "c": "cancelled"}
 
 
@@ -281,5 +298,5 @@ async def test_unknown_flow_is_not_found_and_a_second_cancel_writes_nothing(engi
     await engine.flows.cancel(flow.id, "first", source="one")
     async with nothing_written(store):
         outcome = await engine.flows.cancel(flow.id, "second", source="two")
-    assert outcome == FlowAlreadyTerminal(CancelPolicy.CANCEL_ALL, "first", "one")
+    assert outcome == FlowAlreadyTerminal(FlowState.CANCELLED, CancelPolicy.CANCEL_ALL, "first", "one")
     assert await flow_events(store, flow.id) == ["cancel_requested", "finished"]

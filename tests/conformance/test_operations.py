@@ -16,7 +16,18 @@ from uuid import UUID, uuid4
 import pytest
 
 import flowfabric
-from flowfabric.engine import Engine, Fence, FlowFabricError, Graph, NewWaitpoint, Refused, Step, Submission, Suspended
+from flowfabric.engine import (
+    Engine,
+    Fence,
+    FlowFabricError,
+    Graph,
+    NewWaitpoint,
+    NotFound,
+    Refused,
+    Step,
+    Submission,
+    Suspended,
+)
 from flowfabric.ops.executions.submit import SUBMIT
 from flowfabric.ops.leases.claim import claim
 from flowfabric.ops.leases.complete import COMPLETE
@@ -87,6 +98,8 @@ async def call_what_needs_no_target(engine: Engine) -> None:
     await engine.executions.submit("job")
     await engine.executions.submit_many([Submission(kind="job")])
     await engine.executions.list()
+    with suppress(NotFound):
+        await engine.executions.find(key="order-1")
     await engine.executions.count()
     await engine.backlog()
     await engine.held_work()

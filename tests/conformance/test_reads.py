@@ -270,6 +270,9 @@ async def test_tags_can_be_set_and_removed_in_every_state(engine: Engine, clock:
         after = await engine.executions.describe(id_)
         assert tags == after.tags == {"team.owner": "bob"}, situation
         assert (after.state, after.epoch, after.version) == (before.state, before.epoch, before.version), situation
+        clock.advance("1s")
+        await engine.executions.set_tags(id_, {"team.owner": "cyd"})
+        assert (await engine.executions.describe(id_)).changed_at == clock.now() > after.changed_at, situation
     lease = await leased(engine, tags={"team.owner": "ada"})
     await engine.executions.set_tags(lease.execution_id, {"team.cost": "7"})
     await engine.leases.complete(lease.fence, b"out")

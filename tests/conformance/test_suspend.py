@@ -99,7 +99,7 @@ async def test_suspended_execution_is_neither_claimed_nor_held(engine: Engine) -
     assert await engine.leases.claim(["default"], "worker-2", limit=10) == []
     assert await engine.leases.held("worker-1") == []
     await refused(engine.leases.claim_execution(wait.id, "worker-2"), "execution_not_leaseable")
-    await refused(engine.leases.claim_resumed(wait.id, "worker-2"), "execution_not_leaseable")
+    await refused(engine.leases.claim_resumed(wait.id, "worker-2"), "not_a_resumed_execution")
 
 
 @pytest.mark.parametrize("reason", SuspensionReason)

@@ -41,7 +41,7 @@ PLANTED_IN_CLOCKS = (
     PlantedFault(
         "claims do not correct the known time",
         f"{JUMPS}::test_engine_knows_the_time_of_a_moved_clock_after_a_claim[postgres]",
-        Edit("engine/leases.py", "self._context.wakeups.learn_time(leases[0].acquired_at, requested_at)", "pass"),
+        Edit("engine/claims.py", "context.wakeups.learn_time(leases[0].acquired_at, requested_at)", "pass"),
     ),
     PlantedFault(
         "kit opens the store of a program",

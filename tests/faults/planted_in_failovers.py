@@ -75,7 +75,7 @@ PLANTED_IN_FAILOVERS = (
     PlantedFault(
         "claim does not notice a new timeline",
         f"{TIMELINES}::test_claim_notices_another_timeline",
-        Edit("engine/leases.py", "if leases and not claimed.is_current:", "if False:"),
+        Edit("engine/claims.py", "if leases and not claimed.is_current:", "if False:"),
     ),
     PlantedFault(
         "era starts at the newest position",

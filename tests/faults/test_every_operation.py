@@ -21,9 +21,9 @@ GROUPS = (
     "executions", "leases", "waitpoints", "signals", "flows", "keys", "operator", "lanes", "workers", "events",
 )  # fmt: skip
 READS = {
-    "executions": "children count describe history list peek result steps wait wait_until",
-    "leases": "held journal peek read_waits watch watch_held",
-    "waitpoints": "list list_suspended tokens",
+    "executions": "children count describe find history list peek result steps wait wait_until",
+    "leases": "expired held journal peek read_waits watch watch_held",
+    "waitpoints": "describe list list_suspended tokens",
     "signals": "list",
     "flows": "describe inputs list members wait",
     "keys": "list",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric.engine import Engine, FlowAlreadyTerminal, Unavailable, any_of
+from flowfabric.engine import CancelPolicy, Engine, FlowAlreadyTerminal, FlowState, Unavailable, any_of
 from tests.children import children
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.waits import duty
@@ -137,7 +137,9 @@ async def test_flow_cancel_continues_after_its_process_was_killed(
             pass
         took_s, done = time.monotonic() - began, killed.get("cancelled", 0)
         scoreboard(f"{number} members, killed with {done} of them cancelled; the rest took {took_s:.1f} s")
-        assert killed_in == 1 or result == FlowAlreadyTerminal("cancel_all", "enough", "child")  # type: ignore[arg-type]
+        assert killed_in == 1 or result == FlowAlreadyTerminal(
+            FlowState.CANCELLED, CancelPolicy.CANCEL_ALL, "enough", "child"
+        )
         assert await counted(store) == {"completed": 5, "cancelled": number - 5}
         for lease in leases[5:]:
             [late] = await engine.leases.complete_many([(lease.fence, b"late")])

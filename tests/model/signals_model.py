@@ -94,7 +94,7 @@ class Signals:
             source_type="operator",
             source_identity="operator",
         )
-        return self._receive(execution, slot, signal, None)
+        return self._receive(execution, slot, signal, None, principal="operator")
 
     def send(
         self,
@@ -139,7 +139,13 @@ class Signals:
         raise NotFound("suspension_not_found", "")
 
     def _receive(
-        self, execution: Execution, slot: Slot, signal: StoredSignal, delay: timedelta | None, by_token: bool = False
+        self,
+        execution: Execution,
+        slot: Slot,
+        signal: StoredSignal,
+        delay: timedelta | None,
+        by_token: bool = False,
+        principal: str | None = None,
     ) -> Accepted | DuplicateSignal:
         """Return a duplicate for a repeated signal.
 
@@ -165,16 +171,23 @@ class Signals:
             raise make_refusal(execution, "signal_limit_exceeded")
         if signal.id.int == 0:
             signal = replace(signal, id=self._world.mint())
-        return accept(self._world, execution, slot, signal, delay)
+        return accept(self._world, execution, slot, signal, delay, principal)
 
 
-def accept(world: World, execution: Execution, slot: Slot, signal: StoredSignal, delay: timedelta | None) -> Accepted:
+def accept(
+    world: World,
+    execution: Execution,
+    slot: Slot,
+    signal: StoredSignal,
+    delay: timedelta | None,
+    principal: str | None = None,
+) -> Accepted:
     """Store the signal. If the execution is suspended on the signal's waitpoint, evaluate the condition."""
     wait = execution.wait
     if wait is None or slot.state is not WaitpointState.ACTIVE:
         execution.signals.append(signal)
         slot.fires_at = None
-        world.note(execution, "signal.buffered", replace(execution))
+        world.note(execution, "signal.buffered", replace(execution), principal)
         return Accepted(signal.id, Effect.BUFFERED, None)
     wait_signals = [earlier for earlier in execution.signals if earlier.suspension == wait.number]
     counted = count_signal(wait.condition, wait_signals, signal)
@@ -183,7 +196,7 @@ def accept(world: World, execution: Execution, slot: Slot, signal: StoredSignal,
     effect = Effect.SATISFIED if ends_it else Effect.APPENDED
     signal = replace(signal, effect=effect, suspension=wait.number if belongs else None, counts=counted is Counted.YES)
     execution.signals.append(signal)
-    world.note(execution, "signal.delivered", replace(execution))
+    world.note(execution, "signal.delivered", replace(execution), principal)
     if ends_it:
         resume(world, execution, wait, wait.resume_delay if delay is None else delay, [*wait_signals, signal])
     else:

@@ -54,6 +54,7 @@ from flowfabric.core.executions.states import (
     StateVector,
     TerminalOutcome,
 )
+from flowfabric.core.executions.steps import StepError, StepView, view_step
 from flowfabric.core.executions.views import (
     ApproximateCount,
     Backlog,
@@ -156,10 +157,11 @@ __all__ = [
     "Outcome", "Override", "Page", "PendingWaitpoint", "Policy", "PriorityChanged", "PublicState", "RecordedStep",
     "Refused", "Registered", "Released", "Renewed", "Replayed", "Resumed", "Resumption", "RetryScheduled", "Revoked",
     "Rotated", "Satisfied", "Sealed", "Secret", "Seeded", "Siblings", "Single", "StandingWaitpoint", "Start", "State",
-    "StateVector", "Step", "StepStatus", "StoreInfo", "StoreOptions", "StoredEdge", "StoredSignal", "Submission",
-    "Submitted", "Subscriber", "Subscription", "Summary", "Suspended", "SuspendedView", "SuspensionReason",
-    "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged", "Unheld",
-    "UnusedWaitpoints", "WaitEnd", "WaitSnapshot", "WaitingForChildren", "WaitpointClosed", "WaitpointDescription",
-    "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch", "WorkerId", "WorkerInfo", "WorkerPage", "all_of",
-    "any_of", "condition_from_json", "condition_to_json", "connect", "missing_signals", "quorum",
+    "StateVector", "Step", "StepError", "StepStatus", "StepView", "StoreInfo", "StoreOptions", "StoredEdge",
+    "StoredSignal", "Submission", "Submitted", "Subscriber", "Subscription", "Summary", "Suspended", "SuspendedView",
+    "SuspensionReason", "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger", "Unavailable", "Unchanged",
+    "Unheld", "UnusedWaitpoints", "WaitEnd", "WaitSnapshot", "WaitingForChildren", "WaitpointClosed",
+    "WaitpointDescription", "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch", "WorkerId", "WorkerInfo",
+    "WorkerPage", "all_of", "any_of", "condition_from_json", "condition_to_json", "connect", "missing_signals",
+    "quorum", "view_step",
 ]  # fmt: skip

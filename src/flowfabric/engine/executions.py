@@ -16,12 +16,12 @@ from flowfabric.core.executions.records import Event, RecordedStep
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.views import ApproximateCount, Description, Outcome, Page, StateSnapshot, Summary
-from flowfabric.core.ids import parse_id
+from flowfabric.core.ids import parse_id, parse_id_prefix
 from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context
-from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
+from flowfabric.engine.cursors import FIRST_ID, LAST_ID, cut_page, id_after, open_cursor, query_digest
 from flowfabric.engine.repeats import with_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic
@@ -242,10 +242,12 @@ class Executions:
     async def list(
         self,
         *,
-        state: State | str | None = None,
+        state: State | str | Collection[State | str] | None = None,
         lane: str | None = None,
         kind: str | None = None,
         key: str | None = None,
+        flow: UUID | str | None = None,
+        id_prefix: str | None = None,
         tags: Mapping[str, str] | None = None,
         created_from: datetime | None = None,
         created_until: datetime | None = None,
@@ -254,21 +256,25 @@ class Executions:
     ) -> Page:
         """Return one page of executions that match all filters, newest id first.
 
-        Pass `next_cursor` of the page to get the next one.
+        `state` may be several states. `flow` selects the members of a flow, and `id_prefix` the ids that start with
+        these characters. Pass `next_cursor` of the page to get the next one.
         """
         context = self._context
+        first, last = (FIRST_ID, LAST_ID) if id_prefix is None else parse_id_prefix(id_prefix, "id_prefix")
         filters: dict[str, Any] = {
-            "states": tuple(State) if state is None else (parse_choice(State, state, "state"),),
+            "states": _parse_states(state),
             "lane": None if lane is None else validation.name(lane, "lane"),
             "kind": None if kind is None else validation.name(kind, "kind"),
             "key": None if key is None else validation.name(key, "key"),
+            "flow": None if flow is None else parse_id(flow, "flow"),
+            "first": first,
             "created_from": None if created_from is None else validation.timestamp(created_from, "created_from"),
             "created_until": None if created_until is None else validation.timestamp(created_until, "created_until"),
             "tags": None if tags is None else validation.tags(tags),
         }
         size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
-        query = query_digest(context.namespace, filters)
-        before = LAST_ID if cursor is None else open_cursor(cursor, query)
+        query = query_digest(context.namespace, {**filters, "last": last})
+        before = id_after(last) if cursor is None else open_cursor(cursor, query)
         listing = Listing(namespace=context.namespace, before=before, limit=size + 1, **filters)
         summaries = await context.call(list_executions, listing)
         return Page(*cut_page(summaries, size, query, lambda execution: execution.id))
@@ -285,11 +291,7 @@ class Executions:
 
         This is allowed in every state.
         """
-        id_ = parse_id(id)
-        if not isinstance(tags, Mapping):
-            raise InvalidRequest("invalid_type", f"tags must be a mapping, not {type(tags).__name__}", field="tags")
-        validation.tags({key: "" if value is None else value for key, value in tags.items()})
-        return await self._context.call(set_tags, TagChange(id_, tags))
+        return await self._context.call(set_tags, tag_change(id, tags, "id"))
 
     async def _submit(self, request: SubmitRequest) -> Submitted:
         outcome = await self._context.call(SUBMIT, request)
@@ -375,6 +377,14 @@ async def _wait_for(wakeups: NotifyHub, waiter: Waiter, check: Check[Result]) ->
             return result
 
 
+def tag_change(id: object, tags: object, field: str) -> TagChange:
+    """Return a validated change of the tags of an execution or a flow."""
+    if not isinstance(tags, Mapping):
+        raise InvalidRequest("invalid_type", f"tags must be a mapping, not {type(tags).__name__}", field="tags")
+    validation.tags({key: "" if value is None else value for key, value in tags.items()})
+    return TagChange(parse_id(id, field), tags)
+
+
 def _has_ended(snapshot: StateSnapshot) -> bool:
     return snapshot.outcome is not None
 
@@ -382,6 +392,13 @@ def _has_ended(snapshot: StateSnapshot) -> bool:
 def _check_condition(until: object) -> None:
     if not callable(until):
         raise InvalidRequest("invalid_type", f"until must be a function, not {type(until).__name__}", field="until")
+
+
+def _parse_states(value: object) -> tuple[State, ...]:
+    if value is None:
+        return tuple(State)
+    values = (value,) if isinstance(value, str) or not isinstance(value, Collection) else value
+    return tuple(dict.fromkeys(parse_choice(State, state, "state") for state in values))
 
 
 def _check_submission(value: object) -> Submission:

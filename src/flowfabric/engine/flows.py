@@ -27,15 +27,17 @@ from flowfabric.core.flows.outcomes import (
     Sealed,
 )
 from flowfabric.core.flows.records import CancelPolicy, FlowState
-from flowfabric.core.ids import derive_id, parse_id, parse_new_id
+from flowfabric.core.flows.resolution import MAX_CANCELLED
+from flowfabric.core.ids import derive_id, parse_id, parse_id_prefix, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context, audit_info
-from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
-from flowfabric.engine.executions import wait_until_ended
+from flowfabric.engine.cursors import FIRST_ID, LAST_ID, cut_page, id_after, open_cursor, query_digest
+from flowfabric.engine.executions import tag_change, wait_until_ended
 from flowfabric.engine.repeats import with_ids
-from flowfabric.ops.flows.cancel import FlowCancelRequest, cancel_flow, sweep_flow
+from flowfabric.ops.executions.update import set_flow_tags
+from flowfabric.ops.flows.cancel import CancelledMembers, FlowCancelRequest, cancel_flow, sweep_flow
 from flowfabric.ops.flows.extend import MemberAddition, NewEdge, SealRequest, add_edge, add_member, seal
 from flowfabric.ops.flows.read import (
     FlowListing,
@@ -48,7 +50,6 @@ from flowfabric.ops.flows.read import (
 from flowfabric.ops.flows.submit import SUBMIT_FLOW, NewFlow, NewMember, upstream_of
 from flowfabric.ops.leases.read import READ_INPUTS
 
-_FIRST_ID = UUID(int=0)
 _NO_TAGS: Mapping[str, str] = {}
 
 
@@ -203,7 +204,8 @@ class Flows:
 
         `policy` selects all open members, only members that have not started, or no members. The first transaction ends
         up to 1,000 members. The other members are ended by this call for up to `wait`, and after that by the
-        reconcilers. For a flow that was cancelled before, return the first cancellation.
+        reconcilers. The result has the number of members that this call cancelled, and up to 1,000 of their ids. If the
+        flow had finished or was cancelled before, return that outcome and change nothing.
         """
         context = self._context
         request = FlowCancelRequest(
@@ -217,13 +219,24 @@ class Flows:
         outcome = await context.call(cancel_flow, request)
         context.due_at(None)
         # If another caller has cancelled this flow, a call with `wait` helps to cancel the remaining members.
-        done, remaining = (0, 1) if isinstance(outcome, FlowAlreadyTerminal) else outcome
-        while remaining and time.monotonic() < stop_at:
-            more, remaining = await context.call(sweep_flow, request.flow_id)
-            done += more
+        batch = CancelledMembers(remaining=1) if isinstance(outcome, FlowAlreadyTerminal) else outcome
+        ids = list(batch.ids)
+        while batch.remaining and time.monotonic() < stop_at:
+            batch = await context.call(sweep_flow, request.flow_id)
+            ids += batch.ids
         if isinstance(outcome, FlowAlreadyTerminal):
             return outcome
-        return CancelScheduled(remaining) if remaining else FlowCancelled(done)
+        cancelled = FlowCancelled(len(ids), tuple(ids[:MAX_CANCELLED]), len(ids) > MAX_CANCELLED)
+        if batch.remaining == 0:
+            return cancelled
+        return CancelScheduled(batch.remaining, cancelled.cancelled, cancelled.members, cancelled.is_truncated)
+
+    async def set_tags(self, flow_id: UUID | str, tags: Mapping[str, str | None]) -> dict[str, str]:
+        """Set the given tags, remove each tag with the given value None, and return all tags of the flow.
+
+        This is allowed in every state. Members have their own tags.
+        """
+        return await self._context.call(set_flow_tags, tag_change(flow_id, tags, "flow_id"))
 
     async def describe(self, flow_id: UUID | str) -> FlowDescription:
         """Return the flow with its graph: the state of every edge, and the join and counters of every group."""
@@ -233,7 +246,7 @@ class Flows:
         """Return one page of the members of the flow, including children."""
         id_, size = parse_id(flow_id, "flow_id"), validation.integer(limit, "limit", 1, validation.MAX_BATCH)
         query = query_digest(self._context.namespace, {"members": id_})
-        after = _FIRST_ID if cursor is None else open_cursor(cursor, query)
+        after = FIRST_ID if cursor is None else open_cursor(cursor, query)
         members = await self._context.call(list_members, MemberPage(id_, after, size + 1))
         return Page(*cut_page(members, size, query, lambda member: member.id))
 
@@ -243,6 +256,7 @@ class Flows:
         state: FlowState | str | None = None,
         name: str | None = None,
         tags: Mapping[str, str] | None = None,
+        id_prefix: str | None = None,
         created_from: datetime | None = None,
         created_until: datetime | None = None,
         limit: int = 100,
@@ -250,9 +264,12 @@ class Flows:
     ) -> FlowPage:
         """Return one page of flows that match all filters, newest id first.
 
-        Pass `next_cursor` of the page to get the next one.
+        `id_prefix` selects the ids that start with these characters. Pass `next_cursor` of the page to get the next
+        one.
         """
+        first, last = (FIRST_ID, LAST_ID) if id_prefix is None else parse_id_prefix(id_prefix, "id_prefix")
         filters: dict[str, Any] = {
+            "first": first,
             "state": None if state is None else parse_choice(FlowState, state, "state"),
             "name": None if name is None else validation.name(name, "name"),
             "tags": None if tags is None else validation.tags(tags),
@@ -260,8 +277,8 @@ class Flows:
             "created_until": None if created_until is None else validation.timestamp(created_until, "created_until"),
         }
         size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
-        query = query_digest(self._context.namespace, {"flows": True, **filters})
-        before = LAST_ID if cursor is None else open_cursor(cursor, query)
+        query = query_digest(self._context.namespace, {"flows": True, "last": last, **filters})
+        before = id_after(last) if cursor is None else open_cursor(cursor, query)
         flows = await self._context.call(list_flows, FlowListing(before=before, limit=size + 1, **filters))
         return FlowPage(*cut_page(flows, size, query, lambda flow: flow.id))
 

@@ -211,13 +211,18 @@ class CallTracker:
             self.deliver_cancel(call)
             raise CancelRequested
 
-    def deliver_cancel(self, call: DurableCall[Any], status: StepStatus = StepStatus.CANCELLED) -> None:
+    def deliver_cancel(
+        self,
+        call: DurableCall[Any],
+        status: StepStatus = StepStatus.CANCELLED,
+        ran: tuple[int, int] | None = None,
+    ) -> None:
         """Record that the request to cancel was delivered at this call, so that every later run raises it here too.
 
         The status is `ABANDONED` if the call is a step whose function had begun.
         """
         self.cancel_delivered = True
-        self._run.record_writer.enqueue(call.call_id.record(status, cancel_requested=True))
+        self._run.record_writer.enqueue(call.call_id.record(status, ran=ran, cancel_requested=True))
 
     def find_never_awaited(self) -> InvalidRequest | None:
         """Return an error that names the calls that were made but never awaited, except calls of dropped branches."""

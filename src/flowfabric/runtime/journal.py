@@ -21,9 +21,9 @@ from flowfabric.core import fast_dataclass, validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.records import RecordedStep
 from flowfabric.core.executions.requests import Step, StepStatus
+from flowfabric.core.executions.steps import decode_call
 
 KEYED = -1
-_DECODER = json.JSONDecoder()
 _NO_FACTS: Mapping[str, Any] = {}
 _KEYED_KINDS = frozenset({"step", "poll", "transaction", "submit", "run"})
 _MAX_ROWS = 100
@@ -31,7 +31,11 @@ _MAX_ROWS = 100
 
 @fast_dataclass.record(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One recorded call. `value` is the JSON of its result, and `facts` holds data that depends on `kind`."""
+    """One recorded call. `value` is the JSON of its result, and `facts` holds data that depends on `kind`.
+
+    The record of a step also says when its last try ran: the start in milliseconds since 1970, and the duration in
+    milliseconds. Records of earlier releases do not have these two numbers.
+    """
 
     path: str
     scope: str
@@ -41,6 +45,7 @@ class Record:
     digest: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     value: bytes = b"null"
+    ran: tuple[int, int] | None = None
 
     @property
     def is_final(self) -> bool:
@@ -48,20 +53,22 @@ class Record:
 
     def to_step(self) -> Step:
         """Return the record as the engine stores it: a JSON list of the call's data and its value."""
-        head = f'"kind": "{self.kind}", "index": {self.index}'
+        head = f'"kind":"{self.kind}","index":{self.index}'
+        if self.ran is not None:
+            started_ms, took_ms = self.ran
+            head += f',"ran":[{started_ms},{took_ms}]'
         if self.scope:
-            head += f', "scope": {json.dumps(self.scope)}'
+            head += f',"scope":{json.dumps(self.scope)}'
         if self.digest is not None:
-            head += f', "digest": "{self.digest}"'
+            head += f',"digest":"{self.digest}"'
         if self.facts:
-            head += f', "facts": {json.dumps(self.facts)}'
+            head += f',"facts":{json.dumps(self.facts)}'
         return Step(self.path, b"[{%b},%b]" % (head.encode(), self.value), status=self.status)
 
     @classmethod
     def from_step(cls, step: RecordedStep) -> Record:
         """Return the record that is stored as this step of the engine."""
-        text = step.payload.decode()
-        head, end = _DECODER.raw_decode(text, 1)
+        head, value = decode_call(step.payload)
         return cls(
             path=step.name,
             scope=head.get("scope", ""),
@@ -70,7 +77,8 @@ class Record:
             status=StepStatus(step.status),
             digest=head.get("digest"),
             facts=head.get("facts", _NO_FACTS),
-            value=text[end + 1 : -1].encode(),
+            value=value,
+            ran=head.get("ran"),
         )
 
 
@@ -84,7 +92,9 @@ class CallId:
     kind: str
     digest: str | None = None
 
-    def record(self, status: StepStatus, *, value: bytes = b"null", **facts: Any) -> Record:
+    def record(
+        self, status: StepStatus, *, value: bytes = b"null", ran: tuple[int, int] | None = None, **facts: Any
+    ) -> Record:
         """Return a record of the call."""
         return Record(
             path=self.path,
@@ -95,6 +105,7 @@ class CallId:
             digest=self.digest,
             facts=facts,
             value=value,
+            ran=ran,
         )
 
 

@@ -104,6 +104,7 @@ _OPTIONS: Mapping[str, tuple[Check, str]] = {
     "backoff": (_backoff, 'Backoff(initial="2s")'),
     "cancel_grace": (validation.duration, '"10s"'),
     "connection": (_anything, ""),
+    "creator": (validation.name, '"ann"'),
     "deadline": (validation.duration, '"1d"'),
     "delay": (validation.duration, '"15m"'),
     "detached": (validation.boolean, "True"),

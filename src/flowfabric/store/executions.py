@@ -109,8 +109,10 @@ class ExecutionStore(AggregateStore):
 
     async def page(self, listing: Listing) -> list[Execution]:
         """Return one page of executions, newest id first."""
+        statement, scope = ("list_executions", {}) if listing.flow is None else ("list_members", {"flow": listing.flow})
         rows = await self._session.fetch(
-            "list_executions",
+            statement,
+            **scope,
             namespace=listing.namespace,
             states=list(listing.states),
             first=listing.first,
@@ -134,9 +136,9 @@ class ExecutionStore(AggregateStore):
         [row] = await self._session.fetch("estimate_in_state", namespace=namespace, state=state)
         return int(row["count"])
 
-    async def set_tags(self, id_: UUID, tags: Mapping[str, str]) -> None:
+    async def set_tags(self, id_: UUID, tags: Mapping[str, str], now: datetime) -> None:
         """Replace the tags of a locked execution."""
-        await self._session.fetch("set_tags", id=id_, tags=to_json(tags))
+        await self._session.fetch("set_tags", id=id_, tags=to_json(tags), now=now)
 
     def _remember_locked(self, rows: Sequence[Row]) -> dict[UUID, Execution]:
         locked = _by_id(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -191,6 +191,10 @@ class FlowStore(AggregateStore):
         """Overwrite the rows of locked flows."""
         await self._session.fetch_batch("put_flows", [_flow_parameters(flow) for flow in flows])
         self._note_sweeps(flows)
+
+    async def set_tags(self, id_: UUID, tags: Mapping[str, str], now: datetime) -> None:
+        """Replace the tags of a locked flow."""
+        await self._session.fetch("set_flow_tags", id=id_, tags=to_json(tags), now=now)
 
     async def settle(
         self,

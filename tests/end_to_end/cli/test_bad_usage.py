@@ -28,9 +28,9 @@ VALID_ARGUMENTS: dict[str, list[str]] = {
     "keys list": [], "keys rotate": ["next", "--yes"], "keys seed": ["first", "--secret-file", "SECRET"],
     "workers": [], "workers list": [], "workers remove": ["gone", "--yes"], "stats": [], "doctor": [], "migrate": [],
     "backup": ["BACKUP"], "restore": ["no_such_backup.db", "--yes"],
-    "check": ["no_such_file.py"], "bench": ["-n", "1"], "completion": ["bash"],
+    "leases": [], "demo": [], "check": ["no_such_file.py"], "bench": ["-n", "1"], "completion": ["bash"],
 }  # fmt: skip
-WITHOUT_STORE = {"worker", "check", "completion"}
+WITHOUT_STORE = {"worker", "demo", "check", "completion"}
 WITH_ID = [path for path, words in VALID_ARGUMENTS.items() if ID in words]
 POSITIONAL = {
     " ".join(path)
@@ -195,7 +195,8 @@ async def test_commands_to_confirm_are_rejected_without_a_terminal(store: TestSt
         confirmed_commands.remove("restore")  # It is refused before, because pg_restore does it.
     for path in confirmed_commands:
         words = [*path.split(), *(word for word in VALID_ARGUMENTS[path] if word != "--yes")]
-        output = await shell.run(*(["unhold", "--all"] if path == "unhold" else words))
+        # For one execution, these commands ask for no confirmation.
+        output = await shell.run(*([path, "--all"] if path in ("hold", "unhold") else words))
         assert_one_line(output, 4, "not_confirmed", "--yes")
 
 

@@ -23,6 +23,8 @@ from tests.end_to_end.cli.test_audit import (
 )
 from tests.end_to_end.cli.test_command_table import all_commands
 from tests.end_to_end.cli.test_processes import SQLITE
+from tests.end_to_end.worker.scripted_runs import until
+from tests.scenarios import leased
 from tests.stores import TestStore, opened
 
 SOURCE_WITH_FINDING = (
@@ -50,6 +52,16 @@ async def prepare_registered_worker(engine: Engine) -> list[str]:
     return []
 
 
+async def prepare_expired_lease(engine: Engine) -> list[str]:
+    await leased(engine, lease_ttl="1s")
+
+    async def is_expired() -> bool:
+        return (await engine.leases.expired()).items != ()
+
+    await until(is_expired)
+    return []
+
+
 OTHER_CALLS: list[tuple[str, Prepare]] = [
     ("submit", fixed_arguments("mail", "{}")),
     ("submit", fixed_arguments("mail", "--wait", "--timeout", "1ms")),
@@ -67,7 +79,7 @@ OTHER_CALLS: list[tuple[str, Prepare]] = [
     ("waitpoints", prepare_suspended),
     ("keys", prepare_signing_key),
     ("keys list", prepare_signing_key),
-    ("leases", prepare_paused_lane),
+    ("leases", prepare_expired_lease),
     ("workers", prepare_registered_worker),
     ("workers list", prepare_registered_worker),
     ("stats", prepare_paused_lane),

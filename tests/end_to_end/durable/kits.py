@@ -12,6 +12,7 @@ from flowfabric.engine import State, WorkerId
 from flowfabric.runtime.run import TaskRun, TaskRunner
 from flowfabric.runtime.threads import ThreadPools
 from flowfabric.testing import Kit
+from tests.stores import TestStore
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,9 @@ async def begin(kit: Kit) -> TaskRun:
     """Claim the oldest runnable execution and return a run of it, so that a test can act as the worker."""
     [lease] = await kit.engine.leases.claim(["default"], WorkerId("by-hand", "by-hand"), limit=1, lease_ttl=60)
     return TaskRunner(kit.app, ThreadPools(4)).begin(kit.engine, lease)
+
+
+def kit_on(store: TestStore, app: App) -> Kit:
+    """Return a kit that runs the app's tasks on this store."""
+    schema: Any = getattr(store, "schema", None)
+    return Kit(app, store.url, durable=False, **({} if schema is None else {"schema": schema}))

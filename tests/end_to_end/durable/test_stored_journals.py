@@ -15,9 +15,10 @@ import pytest
 
 from flowfabric import Handle
 from flowfabric.core.executions.requests import Step, StepStatus
-from flowfabric.engine import State, WorkerId
+from flowfabric.engine import State, WorkerId, view_step
 from flowfabric.testing import Kit
 from tests.end_to_end.durable import stored_program
+from tests.end_to_end.durable.kits import kit_on
 from tests.end_to_end.durable.stored_program import app, order
 from tests.stores import TestStore
 
@@ -34,7 +35,7 @@ def no_calls() -> None:
 @pytest.mark.parametrize("point", POINTS[:-1])
 async def test_journal_of_a_waiting_execution_replays_and_waits_again(store: TestStore, point: str) -> None:
     steps = _records_until(point)
-    async with _kit(store) as kit:
+    async with kit_on(store, app) as kit:
         handle = await _restore(kit, steps)
         await kit.work()
         status = await handle.status()
@@ -45,7 +46,7 @@ async def test_journal_of_a_waiting_execution_replays_and_waits_again(store: Tes
 
 async def test_journal_of_an_ended_execution_replays_to_the_same_result(store: TestStore) -> None:
     steps = _records_until("end")
-    async with _kit(store) as kit:
+    async with kit_on(store, app) as kit:
         handle = await _restore(kit, steps)
         await kit.work()
         assert await handle == STORED["result"]
@@ -53,16 +54,32 @@ async def test_journal_of_an_ended_execution_replays_to_the_same_result(store: T
         assert await _journal(kit, handle) == steps
 
 
+async def test_step_that_an_earlier_version_was_retrying_continues_its_tries(store: TestStore) -> None:
+    stored_program.called.append("flaky")  # The earlier version made the first try.
+    async with kit_on(store, app) as kit:
+        handle = await _restore(kit, _records_until("retry"))
+        await kit.work()
+        await kit.advance("30m")
+        [retried] = [view_step(row) for row in await kit.engine.executions.steps(handle.id) if row.name == "fail_twice"]
+    assert (retried.status, retried.value, retried.tries) == ("ok", b"3", 3)
+    assert str(retried.error) == "ConnectionError: not yet"
+    assert retried.started_at is not None
+
+
+async def test_view_of_a_step_of_an_earlier_version_has_no_times(store: TestStore) -> None:
+    async with kit_on(store, app) as kit:
+        handle = await _restore(kit, _records_until("end"))
+        views = {row.name: view_step(row) for row in await kit.engine.executions.steps(handle.id)}
+    assert (views["note"].value, views["note"].kind, views["note"].tries) == (b'"O-17"', "step", 1)
+    assert {(view.started_at, view.took) for view in views.values()} == {(None, None)}
+    assert str(views["reserve"].error) == "NoSeats: 2"
+
+
 def _records_until(point: str) -> list[Step]:
     """Return the complete journal that the program had stored when it reached this wait."""
     journals = [STORED["journals"][name] for name in POINTS[: POINTS.index(point) + 1]]
     stored = {path: (status, payload) for journal in journals for path, status, payload in journal}
     return [Step(path, payload.encode(), status=StepStatus(status)) for path, (status, payload) in stored.items()]
-
-
-def _kit(store: TestStore) -> Kit:
-    schema: Any = getattr(store, "schema", None)
-    return Kit(app, store.url, durable=False, **({} if schema is None else {"schema": schema}))
 
 
 async def _restore(kit: Kit, steps: list[Step]) -> Handle[Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from flowfabric import App, Diverged, Handle, changed, sleep, step
 from flowfabric.engine import Engine, Registered, State
+from flowfabric.engine.workers import Workers
 from flowfabric.runtime.runner import code_version
 from flowfabric.worker import active_runs
 from tests.end_to_end.worker.scripted_runs import (
@@ -115,17 +116,17 @@ async def test_worker_registers_before_it_claims(store: TestStore) -> None:
         await run.complete()
 
     async with opened(store) as engine:
-        register = engine.workers.register
+        register = Workers.register
 
-        async def register_slowly(*args: Any, **options: Any) -> Registered:
+        async def register_slowly(workers: Workers, *args: Any, **options: Any) -> Registered:
             for _ in range(10):
                 await engine.executions.count()
-            registered = await register(*args, **options)
+            registered = await register(workers, *args, **options)
             order.append("registered")
             return registered
 
         id_ = (await engine.executions.submit("job")).id
-        with mock.patch.object(engine.workers, "register", register_slowly):
+        with mock.patch.object(Workers, "register", register_slowly):
             async with make_worker(store, engine, ScriptedRunner(begin)):
                 await wait_until_completed(engine, id_)
     assert order == ["registered", "began"]

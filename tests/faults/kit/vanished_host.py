@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -48,7 +48,8 @@ async def vanish(
     proxy: Proxy, url: str, survivor: Engine, store: PostgresTestStore, call: str, lease_s: float, **options: Any
 ) -> tuple[UUID, float]:
     """Lose a host inside a call. Return the id of its execution, whose row stays locked, and the time of the loss."""
-    created = await survivor.executions.submit("job")
+    # The survivor must not claim the execution of one host while it takes over the work of another one.
+    created = await survivor.executions.submit("job", lane=f"host-{uuid4()}")
     engine = await connect(url, schema=store.schema, durable=False, notify=False, retry_for=0, **options)
     lease = await engine.leases.claim_execution(created.id, WORKER, lease_ttl=lease_s)
     place: VanishingPlace = "between statements" if call == "delay" else "inside a statement"
@@ -78,8 +79,9 @@ async def _check_locked(store: PostgresTestStore, id_: UUID, state: str) -> None
 
 async def take_over(survivor: Engine, id_: UUID, lease_s: float, until: float) -> bool:
     """Return whether the survivor could claim and complete the execution before the time `until`."""
+    lane = (await survivor.executions.describe(id_)).lane
     while time.monotonic() < until:
-        for lease in await survivor.leases.claim(["default"], "survivor", limit=100, lease_ttl=lease_s):
+        for lease in await survivor.leases.claim([lane], "survivor", lease_ttl=lease_s):
             await survivor.leases.complete(lease.fence, b"done")
         if (await survivor.executions.describe(id_)).state == "completed":
             return True

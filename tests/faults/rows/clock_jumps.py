@@ -182,7 +182,7 @@ def check_takeovers(storm: Storm, tally: Tally) -> None:
         if taken_s is None:
             tally.stuck.append(f"no worker took over holder {kill.number}")
             continue
-        tally.recoveries_s.append(taken_s - kill.at_s)
+        tally.recoveries_s.append(taken_s - since_s)
         if taken_s - since_s > 2 * LEASE_S:
             tally.stuck.append(f"a worker took over holder {kill.number} only after {taken_s - since_s:.1f} s")
 
@@ -231,7 +231,10 @@ async def _storm(storm: Storm, jumps: int) -> None:
 
 
 def _row(name: str, fault: str, backend: Any) -> Row:
-    return Row(name, fault, _run, minimum=100, short_minimum=3, backends=(backend,), lease_s=LEASE_S)
+    limit_s = 2 * LEASE_S
+    return Row(
+        name, fault, _run, minimum=100, short_minimum=3, backends=(backend,), lease_s=LEASE_S, recovery_limit_s=limit_s
+    )
 
 
 ROWS = (

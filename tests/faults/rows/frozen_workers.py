@@ -19,7 +19,7 @@ from tests.faults.fork_server import ForkServer, fork_server
 from tests.faults.kit.ledgers import OUTSIDE, Ledger, Run, read_ledger
 from tests.faults.rows.row import Row, Tally, Trial
 from tests.faults.store_dump import camera_on
-from tests.faults.storm import Crew, all_ended
+from tests.faults.storm import Crew, Kill, all_ended, recoveries
 from tests.stores import SqliteTestStore, TestStore, moved, opened, snapshot
 
 LEASE_S = 1.0
@@ -39,6 +39,8 @@ class FreezeReport:
     zombies: int
     findings: Findings
     changes: list[str] = field(default_factory=list)
+    # The frozen workers whose work other workers took over while nothing else happened.
+    taken_over: list[Kill] = field(default_factory=list)
 
     @property
     def stale_writes(self) -> list[dict[str, object]]:
@@ -55,6 +57,7 @@ class Graveyard:
         self.client = client
         self.pids: dict[UUID, int] = {}
         self.instances: dict[UUID, str] = {}
+        self.frozen: dict[UUID, Kill] = {}
 
     async def freeze(self, number: int) -> list[UUID]:
         """Create executions, each leased by a process that is frozen while it works."""
@@ -70,7 +73,8 @@ class Graveyard:
         for place, id_ in enumerate(ids):
             await asyncio.to_thread(self._await_lease, FIRST_SLOT + place, self.pids[id_])
         for place, id_ in enumerate(ids):
-            await asyncio.to_thread(self._freeze, FIRST_SLOT + place, self.pids[id_])
+            flag = await asyncio.to_thread(self._freeze, FIRST_SLOT + place, self.pids[id_])
+            self.frozen[id_] = Kill(self.instances[id_], time.time(), flag)
         return ids
 
     async def wake(self, ids: list[UUID]) -> None:
@@ -87,7 +91,7 @@ class Graveyard:
             assert time.monotonic() < ends, f"a worker got no lease: {read_ledger(path)}"
             time.sleep(0.005)
 
-    def _freeze(self, slot: int, pid: int) -> None:
+    def _freeze(self, slot: int, pid: int) -> int:
         # Freeze the worker outside a transaction. A process frozen inside a transaction keeps its locks, so that no
         # other worker could take over.
         flags, ends = self.crew.run.flags(), time.monotonic() + PATIENCE_S
@@ -95,7 +99,7 @@ class Graveyard:
             os.kill(pid, signal.SIGSTOP)
             await_stop(pid, ends)
             if flags[slot] == OUTSIDE and can_write(self.crew.store):
-                return
+                return flags[slot]
             os.kill(pid, signal.SIGCONT)
             # This is long enough for the worker to continue, even if many processes share a processor.
             time.sleep(random.uniform(0.002, 0.05))
@@ -137,33 +141,38 @@ def can_write(store: TestStore) -> bool:
 
 async def freeze_workers(store: TestStore, folder: Path, forks: ForkServer, *, waves: int, width: int) -> FreezeReport:
     """Freeze `width` workers per wave, let them lose their leases, wake them, and report what they changed."""
-    run, changes = Run(folder), list[str]()
+    run, changes, taken_over = Run(folder), list[str](), list[Kill]()
     async with opened(store) as engine:
         camera, crew, client = await camera_on(store), Crew(forks, run, store), run.client()
         for _ in range(waves):
             zombies = Graveyard(engine, crew, client)
-            ids = await zombies.freeze(width)
+            # A third of the zombies wakes after another worker has taken over and ended the execution.
+            ids = await zombies.freeze(width // 3)
+            crew.hire(FINISHERS)
+            await all_ended(camera)
+            crew.dismiss()
+            taken_over += zombies.frozen.values()
+            changes += await _wake(store, zombies, ids)
+            # A third wakes before a duty ends the expired lease, and a third while another worker holds the lease.
+            late = await zombies.freeze(width - width // 3)
             await asyncio.sleep(1.1 * LEASE_S)
-            # A third of the zombies wakes before a duty ends the expired lease, a third while another worker holds the
-            # lease, and a third after the execution has ended.
-            changes += await _wake(store, zombies, ids[::3])
+            changes += await _wake(store, zombies, late[::2])
             await engine.reconcilers.tick()
-            holders = [await engine.leases.claim_execution(id_, "holder", lease_ttl="1m") for id_ in ids[1::3]]
-            changes += await _wake(store, zombies, ids[1::3])
+            holders = [await engine.leases.claim_execution(id_, "holder", lease_ttl="1m") for id_ in late[1::2]]
+            changes += await _wake(store, zombies, late[1::2])
             for holder in holders:
                 await engine.leases.release(holder.fence)
             crew.hire(FINISHERS)
             await all_ended(camera)
             crew.dismiss()
-            changes += await _wake(store, zombies, ids[2::3])
-            changes += await _cancel_ended(engine, ids)
+            changes += await _cancel_ended(engine, ids + late)
         findings = await Findings.gather(run, camera)
         await camera.close()
-    return FreezeReport(waves * width, findings, changes)
+    return FreezeReport(waves * width, findings, changes, taken_over)
 
 
 async def _wake(store: TestStore, zombies: Graveyard, ids: list[UUID]) -> list[str]:
-    """Wake zombies, and return what they changed in the store."""
+    """Wake zombies, and return their changes to the store."""
     before = await snapshot(store)
     await zombies.wake(ids)
     return [f"a zombie changed {change}" for change in moved(before, await snapshot(store))]
@@ -187,7 +196,12 @@ async def _run(trial: Trial) -> Tally:
         report = await freeze_workers(
             trial.new_store(), trial.folder / "run", forks, waves=-(-trial.faults // width), width=width
         )
-    tally = Tally(injected=report.zombies, executions=len(report.findings.executions), doubled=report.changes)
+    tally = Tally(
+        injected=report.zombies,
+        executions=len(report.findings.executions),
+        doubled=report.changes,
+        recoveries_s=recoveries(report.findings, report.taken_over),
+    )
     tally.add_violations(violations(report.findings))
     for line in report.stale_writes:
         if line.get("code", "stale_lease") not in REASONS:
@@ -205,5 +219,6 @@ ROWS = (
         minimum=200,
         short_minimum=6,
         lease_s=LEASE_S,
+        recovery_limit_s=2 * LEASE_S,
     ),
 )

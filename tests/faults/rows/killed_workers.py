@@ -99,5 +99,6 @@ ROWS = (
         minimum=600,
         short_minimum=12,
         lease_s=LEASE_S,
+        recovery_limit_s=2 * LEASE_S,
     ),
 )

@@ -233,6 +233,7 @@ ROWS = (
         minimum=300,
         short_minimum=WORKERS,
         lease_s=LEASE_S,
+        recovery_limit_s=2 * LEASE_S,
     ),
     Row(
         name="failed release",

@@ -89,6 +89,7 @@ class Row:
 
     `minimum` is the number of faults in a full run, `short_minimum` in `dev.py test` and in the short scoreboard. Both
     are for each backend. `lease_s` is the lease of the suite's workers, if recovery times are counted in leases.
+    `recovery_limit_s` is the time within which 99 % of the recoveries of a full run must end.
     """
 
     name: str
@@ -98,3 +99,4 @@ class Row:
     short_minimum: int
     backends: tuple[Backend, ...] = BOTH
     lease_s: float | None = None
+    recovery_limit_s: float | None = None

@@ -63,5 +63,6 @@ ROWS = (
         short_minimum=SHORT_FAULTS,
         backends=("postgres",),
         lease_s=LEASE_S,
+        recovery_limit_s=2 * LEASE_S + VANISHED_S,
     ),
 )

@@ -33,6 +33,7 @@ from tests.faults.scoreboard.results import (
     Line,
     MeasurementResult,
     current_machine,
+    quantile,
 )
 from tests.faults.scoreboard.run_log import LOG, Result, RunKey, RunLog
 from tests.faults.scoreboard.table import main_table
@@ -79,6 +80,9 @@ class RowRun:
         too_few = f"only {self.tally.injected} of at least {self.minimum} faults were injected"
         problems = [*self.tally.violations, *self.errors]
         problems += [too_few] if self.tally.injected < self.minimum else []
+        p99_s, limit_s = quantile(self.tally.recoveries_s, 0.99), self.row.recovery_limit_s
+        if self.faults >= self.row.minimum and limit_s is not None and (p99_s is None or p99_s > limit_s):
+            problems.append(f"99 % of the recoveries took up to {p99_s} s, and the limit is {limit_s:g} s")
         return [f"{self.row.name}, {self.backend}: {problem}" for problem in problems]
 
     def line(self) -> Line:

@@ -71,6 +71,13 @@ def test_board_without_violations_passes_and_prints_every_column(capsys: pytest.
 
 
 @pytest.mark.usefixtures("log")
+@pytest.mark.parametrize(("options", "limit_s", "code"), [([], 2.5, 1), ([], 3.0, 0), (["--short"], 2.5, 0)])
+def test_slow_recoveries_fail_a_full_run(options: list[str], limit_s: float, code: int) -> None:
+    rows = [Row("cut cables", "A cable is cut", _suite, minimum=10, short_minimum=2, recovery_limit_s=limit_s)]
+    assert main(["--row", "cables", *options], rows, Children().run) == code
+
+
+@pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("kind", ["lost", "doubled", "wrong", "stuck"])
 def test_violation_fails_the_board(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     tally = Tally(injected=20, executions=9)

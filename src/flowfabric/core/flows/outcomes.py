@@ -70,28 +70,41 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class FlowCancelled:
-    """The flow is cancelled; `cancelled` is the number of members that were cancelled with it.
+    """The flow is cancelled; `cancelled` is the number of members that this call cancelled.
 
-    The flow starts no further members.
+    `members` has the ids of at most 1,000 of them, and `is_truncated` is True if there are more. The flow starts no
+    further members.
     """
 
     cancelled: int
+    members: tuple[UUID, ...]
+    is_truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CancelScheduled:
-    """The flow is cancelled; `remaining` is the number of members that a reconciler will cancel."""
+    """The flow is cancelled; `remaining` is the number of members that a reconciler will cancel.
+
+    The other fields describe the members that this call cancelled, as in `FlowCancelled`.
+    """
 
     remaining: int
+    cancelled: int
+    members: tuple[UUID, ...]
+    is_truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FlowAlreadyTerminal:
-    """The flow was already cancelled; the fields describe the earlier cancellation."""
+    """The flow had finished or was already cancelled, and nothing was written.
 
-    policy: CancelPolicy
-    reason: str
-    source: str
+    `state` is its final state. The other fields describe the earlier cancellation, if there was one.
+    """
+
+    state: FlowState
+    policy: CancelPolicy | None = None
+    reason: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from flowfabric.core.executions.operator import decide_change_priority
 from flowfabric.core.executions.outcomes import PriorityChanged
 from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.ops.apply import write_one
+from flowfabric.ops.flows.extend import lock_flow
 from flowfabric.ops.locks import lock
 from flowfabric.ops.operation import operation
 from flowfabric.store.transaction import Transaction
@@ -18,19 +19,32 @@ from flowfabric.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class TagChange:
-    """Tags to set on an execution; the value None removes a tag."""
+    """Tags to set on an execution or a flow; the value None removes a tag."""
 
-    execution_id: UUID
+    id: UUID
     tags: Mapping[str, str | None]
+
+    def merge(self, current: Mapping[str, str]) -> dict[str, str]:
+        """Return the current tags with this change."""
+        merged = {**current, **self.tags}
+        return validation.tags({key: value for key, value in merged.items() if value is not None})
 
 
 @operation()
 async def set_tags(tx: Transaction, namespace: str, change: TagChange) -> dict[str, str]:
     """Change tags, in any state and without an event, and return all tags of the execution."""
-    execution, _ = await lock(tx, namespace, change.execution_id)
-    merged = {**execution.tags, **change.tags}
-    tags = validation.tags({key: value for key, value in merged.items() if value is not None})
-    await tx.executions.set_tags(execution.id, tags)
+    execution, now = await lock(tx, namespace, change.id)
+    tags = change.merge(execution.tags)
+    await tx.executions.set_tags(execution.id, tags, now)
+    return tags
+
+
+@operation()
+async def set_flow_tags(tx: Transaction, namespace: str, change: TagChange) -> dict[str, str]:
+    """Change tags of a flow, in any state and without an event, and return all of its tags."""
+    flow = await lock_flow(tx, namespace, change.id)
+    tags = change.merge(flow.tags)
+    await tx.flows.set_tags(flow.id, tags, await tx.now())
     return tags
 
 

@@ -21,10 +21,11 @@ from flowfabric.core.flows.records import (
     CancelPolicy,
     FlowCancel,
     FlowRecord,
+    FlowState,
     MemberFacts,
 )
 from flowfabric.core.flows.resolution import MAX_CANCELLED, Resolution
-from flowfabric.ops.flows.extend import check_alive, lock_flow, seal_drafts
+from flowfabric.ops.flows.extend import lock_flow, seal_drafts
 from flowfabric.ops.flows.resolve import cancellation, flow_event, member_end, put_flows, resolve, resolve_flows
 from flowfabric.ops.operation import operation
 from flowfabric.store.transaction import Transaction
@@ -42,15 +43,24 @@ class FlowCancelRequest:
     audit: AuditInfo
 
 
+@dataclass(frozen=True, slots=True)
+class CancelledMembers:
+    """The members that one transaction cancelled, and how many are left to cancel."""
+
+    ids: tuple[UUID, ...] = ()
+    remaining: int = 0
+
+
 @operation()
 async def cancel_flow(
     tx: Transaction, namespace: str, request: FlowCancelRequest
-) -> tuple[int, int] | FlowAlreadyTerminal:
-    """Cancel a flow. Return how many members were cancelled and how many are left, or the earlier cancellation."""
+) -> CancelledMembers | FlowAlreadyTerminal:
+    """Cancel a flow, with up to 1,000 of its members. If the flow has ended, return how it ended."""
     flow = await lock_flow(tx, namespace, request.flow_id)
     if flow.cancel is not None:
-        return FlowAlreadyTerminal(flow.cancel.policy, flow.cancel.reason, flow.cancel.source)
-    check_alive(flow)
+        return FlowAlreadyTerminal(FlowState.CANCELLED, flow.cancel.policy, flow.cancel.reason, flow.cancel.source)
+    if flow.finished is not None:
+        return FlowAlreadyTerminal(flow.finished)
     now = await tx.now()
     audit = request.audit
     cancel = FlowCancel(
@@ -60,19 +70,19 @@ async def cancel_flow(
     details = {"policy": request.policy.value, "source": request.source}
     event = flow_event(flow, "cancel_requested", now, principal=audit.principal, reason=audit.reason, details=details)
     await tx.events.append([event])
-    counts = await _cancel_members(tx, flow, MAX_CANCELLED, now)
+    cancelled = await _cancel_members(tx, flow, MAX_CANCELLED, now)
     if not flow.is_frozen:
         # The edges of the flow still resolve, but callers can no longer seal its drafts.
         await seal_drafts(tx, flow, now)
-    return counts
+    return cancelled
 
 
 @operation()
-async def sweep_flow(tx: Transaction, namespace: str, flow_id: UUID) -> tuple[int, int]:
-    """Cancel more members of a cancelled flow, and return how many were cancelled and how many are left."""
+async def sweep_flow(tx: Transaction, namespace: str, flow_id: UUID) -> CancelledMembers:
+    """Cancel more members of a cancelled flow."""
     flow = await lock_flow(tx, namespace, flow_id)
     if flow.sweep_at is None or not flow.is_frozen:
-        return 0, 0
+        return CancelledMembers()
     now = await tx.now()
     return await _cancel_members(tx, replace(flow, changed_at=now), MAX_CANCELLED, now)
 
@@ -88,15 +98,15 @@ async def sweep(tx: Transaction, ids: Sequence[UUID]) -> int:
         if flow.sweep_at is None or done >= MAX_CANCELLED:
             continue
         if flow.is_frozen:
-            more, _ = await _cancel_members(tx, replace(flow, changed_at=now), MAX_CANCELLED - done, now)
+            more = len((await _cancel_members(tx, replace(flow, changed_at=now), MAX_CANCELLED - done, now)).ids)
         else:
             more = await _cancel_rest(tx, flow, now)
         done += max(more, 1)
     return done
 
 
-async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: datetime) -> tuple[int, int]:
-    """Cancel up to `limit` members. Return how many were cancelled, and how many are left to cancel."""
+async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: datetime) -> CancelledMembers:
+    """Cancel up to `limit` members."""
     candidates = await _live_members(tx, flow, limit)
     facts = await _lock_members(tx, flow, candidates) if candidates else {}
     ids, cancel = list(facts), flow.cancel
@@ -112,7 +122,7 @@ async def _cancel_members(tx: Transaction, flow: FlowRecord, limit: int, now: da
     if cancel is not None and ids:
         ends = [member_end(member, State.CANCELLED, cancel.source) for member in facts.values()]
         await resolve(tx, {flow.id: flow}, ends, now)
-    return len(ids), remaining
+    return CancelledMembers(tuple(ids), remaining)
 
 
 async def _live_members(tx: Transaction, flow: FlowRecord, limit: int) -> list[UUID]:

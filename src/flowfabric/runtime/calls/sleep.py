@@ -78,11 +78,14 @@ class Poll(StepCall):
         tries = 0 if self.record is None else int(self.record.facts.get("asked", 0))
         while True:
             result = await self._perform()
+            self.end_try()
             tries += 1
             if result is not None and result is not False:
                 stored = store_result(result, codec, self)
-                await self.run.record_writer.write(self.call_id.record(StepStatus.OK, value=stored.data, asked=tries))
+                await self.run.record_writer.write(self.record_result(stored.data, asked=tries))
                 return stored.value
             due = self.run.now() + self.every
-            self.run.record_writer.enqueue(self.call_id.record(StepStatus.OPEN, due=due.isoformat(), asked=tries))
+            record = self.call_id.record(StepStatus.OPEN, ran=self.ran, due=due.isoformat(), asked=tries)
+            self.run.record_writer.enqueue(record)
             await self._back_off(due)
+            self.started_ms = self.run.engine.now_ms()

@@ -25,13 +25,13 @@ from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, S
 from flowfabric.runtime.durable_call import LOG, DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.options import Retryable, check_options
-from flowfabric.runtime.results import store_result
+from flowfabric.runtime.results import failure_of, store_result
 from flowfabric.runtime.run import is_final
 from flowfabric.runtime.runner import CallOptions, TaskSpec, retry_category, task_called_error
 from flowfabric.runtime.waits import Wait
 from flowfabric.values import ValueCodec, failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
-from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused
+from flowfabric.values.errors import CancelRequested, Unwind, ValueRefused
 from flowfabric.values.inputs import ChangedArguments, digest_arguments
 from flowfabric.values.records import ErrorInfo
 
@@ -185,9 +185,15 @@ def as_step(name: str, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) ->
 
 
 class StepCall(DurableCall[Any]):
-    """One call of a function as a step."""
+    """One call of a function as a step.
+
+    `ran` has the start and the duration of the last try. `failed` has the number of failed tries and the last failure.
+    """
 
     kind = "step"
+    started_ms = 0
+    ran: tuple[int, int] | None = None
+    failed: Mapping[str, Any] = {}
 
     def __init__(
         self,
@@ -217,27 +223,47 @@ class StepCall(DurableCall[Any]):
     async def execute(self) -> Any:
         facts = self.record.facts if self.record is not None else {}
         tries, due = facts.get("tries", 0), facts.get("due")
+        if tries:
+            self.failed = {"tries": tries, "error": facts.get("error")}
         if facts.get("begun") and due is None:
             raise await self._record_failure(_interrupted_error(self.path), tries)
         while True:
             if due is not None:
                 await self._wait_for_retry(datetime.fromisoformat(due))
             if self.plan.at_most_once:
-                await self.run.record_writer.write(self.call_id.record(StepStatus.OPEN, begun=True, tries=tries))
+                begun = {"tries": tries, **self.failed, "begun": True}
+                await self.run.record_writer.write(self.call_id.record(StepStatus.OPEN, **begun))
                 self.run.calls.check_cancel(self)
+            self.started_ms = self.run.engine.now_ms()
             try:
                 return await self._succeed()
             except Exception as error:
+                self.end_try()
                 tries += 1
                 due = await self._next_try(error, tries)
 
     async def _succeed(self) -> Any:
         """Call the function and record its result. Return the stored value."""
         result = await self._perform()
+        self.end_try()
         stored = store_result(result, self.plan.codec_of(self.fn), self)
         self.warn_if_changed()
-        await self.run.record_writer.write(self.call_id.record(StepStatus.OK, value=stored.data))
+        await self.run.record_writer.write(self.record_result(stored.data))
         return stored.value
+
+    def end_try(self) -> None:
+        """Note how long the present try took."""
+        started_ms = self.started_ms
+        self.ran = (started_ms, max(0, self.run.engine.now_ms() - started_ms))
+
+    def record_result(self, value: bytes, **facts: Any) -> Record:
+        """Return the record of the result, with the last failure if an earlier try failed."""
+        return self.call_id.record(StepStatus.OK, value=value, ran=self.ran, **facts, **self.failed)
+
+    def abandon(self) -> None:
+        """Record that the code has cancelled the step."""
+        record = self.call_id.record(StepStatus.ABANDONED, ran=self.ran, **self.failed)
+        self.run.record_writer.enqueue(record)
 
     def warn_if_changed(self) -> None:
         """Warn once per function if the step has changed its arguments. A later run would not see the change."""
@@ -283,6 +309,7 @@ class StepCall(DurableCall[Any]):
             else:
                 result = await (self.fn(*self.args, **self.kwargs) if self.plan.is_async else self._call_in_thread())
         except (asyncio.CancelledError, Exception) as error:
+            self.end_try()
             if running.is_interrupted and not run.is_over:
                 raise self._deliver_cancel(task, branch) from error
             if guards.is_a(error, Exception):
@@ -292,7 +319,7 @@ class StepCall(DurableCall[Any]):
             if not task.cancelling():
                 # The step's function cancelled itself, which counts as an ordinary failure.
                 raise RuntimeError(f"{self.path} was cancelled by its own code") from error
-            run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
+            self.abandon()
             if branch.is_dropped:
                 raise Unwind from None
             raise
@@ -317,9 +344,9 @@ class StepCall(DurableCall[Any]):
         calls = self.run.calls
         if branch.is_dropped:
             calls.cancel_delivered = False
-            self.run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
+            self.abandon()
             return Unwind()
-        calls.deliver_cancel(self, StepStatus.ABANDONED)
+        calls.deliver_cancel(self, StepStatus.ABANDONED, self.ran)
         return CancelRequested()
 
     async def _call_with_timeout(self, seconds: float) -> Any:
@@ -370,7 +397,8 @@ class StepCall(DurableCall[Any]):
             raise await self._record_failure(info, tries, encode_declared, error)
         due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
         document = failures.to_json(info)
-        record = self.call_id.record(StepStatus.OPEN, tries=tries, due=due.isoformat(), error=document)
+        self.failed = {"tries": tries, "error": document}
+        record = self.call_id.record(StepStatus.OPEN, ran=self.ran, due=due.isoformat(), **self.failed)
         self.run.record_writer.enqueue(record)
         return due.isoformat()
 
@@ -379,11 +407,9 @@ class StepCall(DurableCall[Any]):
     ) -> Exception:
         """Record the final failure, and return the error to raise in the task's function."""
         document = {**failures.to_json(info), **(declared or {})}
-        record = self.call_id.record(StepStatus.FAILED, tries=tries, error=document)
+        record = self.call_id.record(StepStatus.FAILED, ran=self.ran, tries=tries, error=document)
         await self.run.record_writer.write(record)
-        failure = failure_of(record, self.plan.raises)
-        guards.set_cause(failure, cause)
-        return failure
+        return failure_of(record, self.plan.raises, cause)
 
     async def _wait_for_retry(self, due: datetime) -> None:
         """Wait until the next try is due. If the call is cancelled during the wait, record it as abandoned."""
@@ -391,7 +417,7 @@ class StepCall(DurableCall[Any]):
             await self._back_off(due)
         except asyncio.CancelledError as error:
             if not guards.is_a(error, CancelRequested) and not self.run.is_over:
-                self.run.record_writer.enqueue(self.call_id.record(StepStatus.ABANDONED))
+                self.abandon()
             raise
 
     async def _back_off(self, due: datetime) -> None:
@@ -401,16 +427,6 @@ class StepCall(DurableCall[Any]):
             await self.run.suspender.wait(branch, wait)
         else:
             await asyncio.sleep(max(0.0, (due - self.run.now()).total_seconds()))
-
-
-def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception:
-    """Return the error to raise for a recorded failure. Every run gets an equal error."""
-    document = record.facts["error"]
-    error = failures.rebuild(document, raises)
-    if error is None:
-        return StepFailed(failures.from_json(document), record.path, raises=raises)
-    guards.mark_final(error)
-    return error
 
 
 def _interrupted_error(path: str) -> ErrorInfo:

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from typing import Any
 
 from flowfabric.core.errors import Conflict
-from flowfabric.core.executions.requests import Step, StepStatus
+from flowfabric.core.executions.requests import Step
 from flowfabric.runtime.branch import STEP, StepContext
 from flowfabric.runtime.calls.step import StepCall
 from flowfabric.runtime.journal import Record
@@ -65,7 +65,8 @@ class TransactionCall(StepCall):
         chosen = async_body if inspect.iscoroutinefunction(self.fn) else body
 
         def record(result: Any) -> Step:
-            records[:] = [self.call_id.record(StepStatus.OK, value=store_result(result, codec, self).data)]
+            self.end_try()
+            records[:] = [self.record_result(store_result(result, codec, self).data)]
             run.hooks.record_starting(run, records[0])
             return records[0].to_step()
 

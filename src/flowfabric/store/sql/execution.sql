@@ -244,7 +244,9 @@ FROM (
 
 -- name: set_tags
 UPDATE ff.execution
-SET tags = :tags
+SET
+    tags = :tags,
+    changed_at = :now
 WHERE id = :id
 RETURNING id
 

@@ -265,6 +265,14 @@ WHERE f.namespace = :namespace
 ORDER BY f.id DESC
 LIMIT :limit
 
+-- name: set_flow_tags
+UPDATE ff.flow
+SET
+    tags = :tags,
+    changed_at = :now
+WHERE id = :id
+RETURNING id
+
 -- name: delete_edges
 DELETE FROM ff.edge
 WHERE flow_id IN :ids
