@@ -284,7 +284,7 @@ class RunTask(asyncio.Task[None]):
         run, self._run = self._run, None
         if run is not None:
             run.leave_code(self)
-            self._take_over(run.run_rest())
+            self._take_over(run.run(is_cut_off=True))
 
     async def _end_cancel(self, ending: BranchResult) -> BranchResult:
         """Raise if the run was cancelled. Otherwise forget that the body was cancelled, since the run continues."""

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -134,18 +134,12 @@ class TaskRun:
         self.in_flight: dict[asyncio.Task[Any], RunningStep] = {}
         self.body = Branch(self, Scope(), is_plain=not self.task.is_async)
 
-    def run(self) -> Coroutine[Any, Any, bool]:
+    async def run(self, *, is_cut_off: bool = False) -> bool:
         """Run the body until the lease is ended, given up or lost.
 
-        Return False if the store has not confirmed that the lease has ended.
+        Return False if the store has not confirmed that the lease has ended. With `is_cut_off`, do only what follows
+        the body, which was cut off and does not leave the asyncio task of the first call.
         """
-        return self._run_to_end(is_cut_off=False)
-
-    def run_rest(self) -> Coroutine[Any, Any, bool]:
-        """Do what `run` does after the body. The body was cut off, and stays in the asyncio task of `run`."""
-        return self._run_to_end(is_cut_off=True)
-
-    async def _run_to_end(self, *, is_cut_off: bool) -> bool:
         is_left = False
         try:
             if is_cut_off:

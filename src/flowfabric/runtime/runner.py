@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -53,7 +53,7 @@ class Run(Protocol):
     `run` has returned, the worker calls no method but `wait_stopped`.
     """
 
-    def run(self) -> Coroutine[Any, Any, bool]:
+    async def run(self) -> bool:
         """Work until the lease is ended, released or lost. Raise nothing but CancelledError.
 
         Return False if the store has not confirmed that the lease has ended. The worker then releases it.
