@@ -104,6 +104,9 @@ class _DirectRun(TaskRun):
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def now_ms(self) -> int:
+        return int(1000 * self.now().timestamp())
+
 
 class _DirectRecordWriter(RecordWriter):
     async def write(self, record: Record) -> None:
