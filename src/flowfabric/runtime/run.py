@@ -295,10 +295,6 @@ class TaskRun:
         """Return approximately the store's time, never earlier than the start of the lease."""
         return max(self.engine.now(), self.lease.acquired_at)
 
-    def now_ms(self) -> int:
-        """Return approximately the store's time, in milliseconds since 1970."""
-        return self.engine.now_ms()
-
 
 async def _declare_signals(run: TaskRun) -> None:
     """Open the waitpoints of the task's declared signals, if the execution was submitted without the task's code.

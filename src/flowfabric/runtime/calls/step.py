@@ -234,7 +234,7 @@ class StepCall(DurableCall[Any]):
                 begun = {"tries": tries, **self.failed, "begun": True}
                 await self.run.record_writer.write(self.call_id.record(StepStatus.OPEN, **begun))
                 self.run.calls.check_cancel(self)
-            self.started_ms = self.run.now_ms()
+            self.started_ms = self.run.engine.now_ms()
             try:
                 return await self._succeed()
             except Exception as error:
@@ -254,7 +254,7 @@ class StepCall(DurableCall[Any]):
     def end_try(self) -> None:
         """Note how long the present try took."""
         started_ms = self.started_ms
-        self.ran = (started_ms, max(0, self.run.now_ms() - started_ms))
+        self.ran = (started_ms, max(0, self.run.engine.now_ms() - started_ms))
 
     def record_result(self, value: bytes, **facts: Any) -> Record:
         """Return the record of the result, with the last failure if an earlier try failed."""
