@@ -134,7 +134,8 @@ class CallTracker:
             self.diverge(str(mismatch))
         if record is None:
             self._check_record_count()
-        if record is None or not record.is_final:
+            self.is_live = True
+        elif not record.is_final:
             self.is_live = True
         elif self._run.app.arguments == "warn" and record.digest != call_id.digest:
             fields = log_fields(self._run.lease, call_id.path)
@@ -191,7 +192,7 @@ class CallTracker:
             self.is_cut_off = True
             message = "%s keeps swallowing Unwind and is abandoned; let BaseException pass"
             LOG.error(message, self._run.task.name, extra=log_fields(self._run.lease))
-            drop_body(self._run)
+            drop_body(self._run, self._run.body)
         elif self._unwinds[branch] > 1 and branch is not None and _continues(branch):
             self.warn_swallowed()
         return self._run.unwind_error()
@@ -240,8 +241,11 @@ class CallTracker:
                 close_unstarted(call.members)
 
     def _check_record_count(self) -> None:
-        number, task, lease = len(self.journal), self._run.task.name, self._run.lease
-        if number >= WARN_RECORDS and not self._has_warned_records:
+        number = len(self.journal)
+        if number < WARN_RECORDS:
+            return
+        task, lease = self._run.task.name, self._run.lease
+        if not self._has_warned_records:
             self._has_warned_records = True
             message = "%s %s has %d records; %s"
             LOG.warning(message, task, lease.execution_id, number, _ADVICE, extra=log_fields(lease))
