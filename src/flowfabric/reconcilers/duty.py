@@ -135,7 +135,7 @@ class DecisionDuty(Duty):
         self._decided: dict[UUID, Decision[Any]] = {}
 
     async def tick(self, store: Store) -> Tick:
-        """Reconcile one batch of due executions, then log those that failed."""
+        """Reconcile one batch of due executions, then log the failures."""
         self._decided.clear()
         tick = await super().tick(store)
         for decision in self._decided.values():

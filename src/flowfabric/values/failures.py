@@ -205,7 +205,7 @@ def find_place(error: BaseException) -> str | None:
 
 
 def is_printable(error: BaseException) -> bool:
-    """Return True if Python can print the exception, whatever attributes its class has replaced."""
+    """Return True if Python can print the exception, although its class may have replaced attributes."""
     return not _has_many_related(error) and guards.guarded(lambda: bool(traceback.format_exception(error)), False)
 
 
