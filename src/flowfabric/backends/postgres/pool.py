@@ -244,7 +244,7 @@ class Pool:
         return connection
 
     async def _open_in_task(self) -> Connection:
-        """Open a connection in a task of its own, so that it does not keep the context of the caller in memory."""
+        """Open a connection in a separate task, so that it does not keep the context of the caller in memory."""
         opening = self._loop.create_task(self._open_connection(), context=Context())
         try:
             return await opening
