@@ -110,6 +110,9 @@ class WatchedStore:
     async def backup(self, file: str) -> None:
         await self._store.backup(file)
 
+    async def vacuum(self) -> bool:
+        return await self._store.vacuum()
+
     async def end_stalled_sessions(self) -> int:
         return await self._store.end_stalled_sessions()
 

@@ -28,6 +28,7 @@ from flowfabric.ops.leases.renew import make_renew
 from flowfabric.ops.waits.deliver_signal import make_deliver_signal
 from flowfabric.ops.waits.suspend import make_suspend
 from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.reconcilers.vacuum import Vacuum
 from flowfabric.store.checks import POSTGRES_BACKUPS, backup_unsupported_error
 from flowfabric.store.ports import Store
 
@@ -72,6 +73,7 @@ class EngineSettings:
     notify: bool
     retention: EventRetention
     renewal_events: bool
+    vacuum: bool
     retry_for_s: float
     claim_namespaces: ClaimNamespaces | None
 
@@ -112,11 +114,13 @@ class EngineOpener:
         renew = make_renew(with_events=settings.renewal_events)
         clock = self._clock.now if self._clock else store.local_clock
         wakeups = NotifyHub(store.notifier, enabled=settings.notify, clock=clock)
-        reconcilers = Reconcilers(store, wakeups, settings.retention)
+        vacuum = Vacuum(store, enabled=settings.vacuum)
+        reconcilers = Reconcilers(store, wakeups, settings.retention, vacuum)
         context = Context(
             store,
             settings.namespace,
             reconcilers,
+            vacuum,
             wakeups,
             settings.keys,
             waits,
@@ -144,6 +148,7 @@ class StoreOptions(TypedDict, total=False):
     event_retention: validation.Duration
     subscriber_expiry: validation.Duration
     renewal_events: bool
+    vacuum: bool
     transaction_limit: validation.Duration | None
     claim_namespaces: Sequence[str]
 
@@ -165,6 +170,7 @@ def connect(
     event_retention: validation.Duration = "7d",
     subscriber_expiry: validation.Duration = "7d",
     renewal_events: bool = False,
+    vacuum: bool = True,
     transaction_limit: validation.Duration | None = None,
     claim_namespaces: Sequence[str] = (),
     clock: Clock | None = None,
@@ -180,12 +186,16 @@ def connect(
     wake-ups off, so that changes are noticed only by polling. `listen_url` is a direct address of the server; behind a
     pooler, wake-ups work only with it. Events are kept for `event_retention` after their execution was removed. They
     are kept longer for a named subscriber that has not read them, but only until it has been silent for
-    `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. On SQLite, a `step.tx` blocks
-    all other writes and fails after `transaction_limit`, by default a third of its lease. With `claim_namespaces`,
-    claims cover these namespaces, and calls with a fence act in that of the lease. `clock` is for tests.
+    `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. On PostgreSQL, a process
+    with a worker vacuums the table of executions after about 20,000 claims, unless `vacuum=False`. On SQLite, a
+    `step.tx` blocks all other writes and fails after `transaction_limit`, by default a third of its lease. With
+    `claim_namespaces`, claims cover these namespaces, and calls with a fence act in that of the lease. `clock` is
+    for tests.
     """
     _check_clock(clock)
-    _check_switches(durable=durable, migrate=migrate, pooler=pooler, notify=notify, renewal_events=renewal_events)
+    _check_switches(
+        durable=durable, migrate=migrate, pooler=pooler, notify=notify, renewal_events=renewal_events, vacuum=vacuum
+    )
     retry_for_s = validation.duration(retry_for, "retry_for", maximum=MAX_RETRY_FOR).total_seconds()
     settings = BackendSettings(
         schema=_check_schema(schema),
@@ -204,6 +214,7 @@ def connect(
         notify=notify,
         retention=_event_retention(event_retention, subscriber_expiry),
         renewal_events=renewal_events,
+        vacuum=vacuum,
         retry_for_s=retry_for_s,
         claim_namespaces=None if claim_namespaces == () else ClaimNamespaces(claim_namespaces),
     )
