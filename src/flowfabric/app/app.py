@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from flowfabric.worker import Worker
 
 _BACKOFF = Backoff()
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 _apps: WeakSet[App] = WeakSet()
 
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
 
 
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
+
+
 def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Handle[R]]:
     """Store an execution: as a child inside a task, or as a standalone execution anywhere else."""
     if is_in_task():

@@ -38,13 +38,14 @@ class NewExecution:
 
 @record(frozen=True, slots=True)
 class Claimed:
-    """The leases that a claim got, best first. `all_locked` is true if other transactions had locked all candidates.
+    """The leases that a claim got, best first.
 
+    `is_incomplete` is true if other transactions had locked all candidates, or changed some of them during the claim.
     `is_current` is false if the store went back to an earlier state, so that the era of the leases is too low.
     """
 
     leases: tuple[Lease, ...]
-    all_locked: bool
+    is_incomplete: bool
     is_current: bool = True
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from flowfabric.cli.inputs import parse_tags
 from flowfabric.cli.output import print_lines, stdout_screen, to_json
 from flowfabric.cli.targets import find_execution, find_flow, open_for_reading
-from flowfabric.cli.terminal import Screen, fold_parts, wrap_text
+from flowfabric.cli.terminal import Screen, escape_lines, fold_parts, wrap_text
 from flowfabric.core.errors import NotFound
 from flowfabric.core.executions.records import Event
 from flowfabric.engine import Engine
@@ -97,7 +97,13 @@ async def show_history(arguments: argparse.Namespace) -> None:
         screen = stdout_screen()
         for event in events:
             print_lines(event_lines(event, screen, subject=id_))
+            print_lines(_traceback_lines(event))
         print_lines(wrap_text(await _explain(engine, id_), screen))
+
+
+def _traceback_lines(event: Event) -> list[str]:
+    text = (event.details or {}).get("traceback")
+    return [f"  {line}" for line in escape_lines(text)] if isinstance(text, str) else []
 
 
 async def _explain(engine: Engine, id_: UUID) -> str:

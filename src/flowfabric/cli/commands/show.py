@@ -22,7 +22,7 @@ from flowfabric.cli.output import (
     to_json,
 )
 from flowfabric.cli.targets import find_execution, find_flow, open_for_reading
-from flowfabric.cli.terminal import Column, Screen, escape, format_facts, format_table
+from flowfabric.cli.terminal import Column, Screen, escape_lines, format_facts, format_table
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.engine import ApproximateCount, Description, Outcome, Page, RecordedStep, State, Summary
 
@@ -85,9 +85,18 @@ def format_execution(
         ]
         lines += ["", *format_table(_STEP_COLUMNS, rows, screen)]
     if execution.hold_report:
-        report = [escape(line) for line in execution.hold_report.strip().split("\n")]
+        report = escape_lines(execution.hold_report)
         lines += ["", *(screen.cut(line, screen.width or len(line)) for line in report)]
+    if traceback := _last_traceback(execution):
+        lines += ["", *escape_lines(traceback)]
     return lines
+
+
+def _last_traceback(execution: Description) -> str:
+    """Return the traceback of the last failed attempt, unless the execution completed after it."""
+    if execution.state is State.COMPLETED:
+        return ""
+    return next((attempt.traceback for attempt in reversed(execution.attempts) if attempt.failure_message), "")
 
 
 def _facts(execution: Description, outcome: Outcome | None, now: datetime, screen: Screen) -> list[tuple[str, object]]:

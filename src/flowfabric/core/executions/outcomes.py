@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -111,9 +111,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class RetryScheduled:
-    """The attempt failed. The next attempt may start at the time `at`."""
+    """The attempt failed. The next attempt may start at the time `at`.
+
+    It is retry number `retry` of at most `max_retries`. These numbers are zero in the reply to a repeated request.
+    """
 
     at: datetime
+    retry: int = field(default=0, compare=False)
+    max_retries: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, S
 from flowfabric.runtime.durable_call import LOG, DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.options import Retryable, check_options
-from flowfabric.runtime.results import store_result
+from flowfabric.runtime.results import failure_of, store_result
 from flowfabric.runtime.run import is_final
 from flowfabric.runtime.runner import CallOptions, TaskSpec, retry_category, task_called_error
 from flowfabric.runtime.waits import Wait
 from flowfabric.values import failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
-from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused
+from flowfabric.values.errors import CancelRequested, Unwind, ValueRefused
 from flowfabric.values.inputs import ChangedArguments, digest_arguments
 from flowfabric.values.records import ErrorInfo
 
@@ -402,9 +402,7 @@ class StepCall(DurableCall[Any]):
         document = {**failures.to_json(info), **(declared or {})}
         record = self.call_id.record(StepStatus.FAILED, ran=self.ran, tries=tries, error=document)
         await self.run.record_writer.write(record)
-        failure = failure_of(record, self.plan.raises)
-        guards.set_cause(failure, cause)
-        return failure
+        return failure_of(record, self.plan.raises, cause)
 
     async def _wait_for_retry(self, due: datetime) -> None:
         """Wait until the next try is due. If the call is cancelled during the wait, record it as abandoned."""
@@ -422,16 +420,6 @@ class StepCall(DurableCall[Any]):
             await self.run.suspender.wait(branch, wait)
         else:
             await asyncio.sleep(max(0.0, (due - self.run.now()).total_seconds()))
-
-
-def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception:
-    """Return the error to raise for a recorded failure. Every run gets an equal error."""
-    document = record.facts["error"]
-    error = failures.rebuild(document, raises)
-    if error is None:
-        return StepFailed(failures.from_json(document), record.path, raises=raises)
-    guards.mark_final(error)
-    return error
 
 
 def _interrupted_error(path: str) -> ErrorInfo:
