@@ -38,7 +38,7 @@ WHERE n.nspname = $1
 _OR_MAINTAIN = "OR has_table_privilege(c.oid, 'MAINTAIN')"
 
 
-# What has kept dead rows from being removed for over a minute. Other databases do not matter.
+# The transactions and slots that have blocked the removal of dead rows for over a minute.
 _BLOCKERS = """
 SELECT blocker.name
 FROM (
@@ -85,7 +85,7 @@ async def read_dead_rows(connection: Connection, schema: str) -> tuple[int, tupl
 
 
 async def vacuum(url: str, schema: str) -> bool:
-    """Vacuum the hot tables on a connection of its own, unless another process does so. Return False if refused.
+    """Vacuum the hot tables over a separate connection, unless another process does. Return False if refused.
 
     A process that dies leaves no lock behind, because the lock belongs to the connection.
     """
