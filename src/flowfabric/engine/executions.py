@@ -132,17 +132,38 @@ class Executions:
         The call starts to listen for the end before it stores the execution, so it needs no read after the submission.
         """
         request = self._request(_check_submission(submission))
-        wakeups, check = self._context.wakeups, self._check_until(request.id, until)
+        _check_condition(until)
         try:
-            with wakeups.waiter([end_topic(request.id)]) as waiter:
-                outcome = await self._submit(request)
-                if isinstance(outcome, Created):
-                    return outcome.id, await _wait_for(wakeups, waiter, check)
-            snapshot = await self.wait_until(outcome.id, until)
+            if submission.id is None:
+                return await self._submit_and_expect(request, until)
+            # Several callers may wait for an id that a caller has chosen.
+            outcome = await self._submit(request)
+            return outcome.id, await self._wait_until(outcome.id, until)
         except Unavailable as error:
             raise with_ids(error, id=request.id) from error
+
+    async def _submit_and_expect(
+        self, request: SubmitRequest, until: Callable[[StateSnapshot], bool]
+    ) -> tuple[UUID, StateSnapshot]:
+        wakeups, id_ = self._context.wakeups, request.id
+        end = wakeups.expect_end(id_)
+        try:
+            outcome = await self._submit(request)
+            while isinstance(outcome, Created):
+                snapshot = await end
+                if snapshot is None:
+                    end = wakeups.expect_end(id_)
+                    snapshot = await self._context.call(PEEK, id_)
+                if snapshot.outcome is not None or until(snapshot):
+                    return id_, snapshot
+        finally:
+            wakeups.waiters.forget_end(id_)
+        return outcome.id, await self._wait_until(outcome.id, until)
+
+    async def _wait_until(self, id_: UUID, until: Callable[[StateSnapshot], bool]) -> StateSnapshot:
+        snapshot = await self.wait_until(id_, until)
         assert snapshot is not None, "there was no timeout"
-        return outcome.id, snapshot
+        return snapshot
 
     async def submit_in_transaction(self, connection: object, submission: Submission) -> Submitted:
         """Store one execution in the open transaction of an asynchronous connection.
@@ -273,7 +294,10 @@ class Executions:
         return await self._context.call(set_tags, tag_change(id, tags, "id"))
 
     async def _submit(self, request: SubmitRequest) -> Submitted:
-        return self._note_submitted(request, await self._context.call(SUBMIT, request))
+        outcome = await self._context.call(SUBMIT, request)
+        if isinstance(outcome, Created) and not request.submission.has_times:
+            return outcome
+        return self._note_submitted(request, outcome)
 
     def _note_submitted(self, request: SubmitRequest, outcome: Submitted) -> Submitted:
         """Announce the due times of a new execution, and return the outcome.
@@ -299,8 +323,7 @@ class Executions:
         return submission.id if isinstance(submission.id, UUID) else self._context.ids.mint()
 
     def _check_until(self, id_: UUID, until: Callable[[StateSnapshot], bool]) -> Check[StateSnapshot]:
-        if not callable(until):
-            raise InvalidRequest("invalid_type", f"until must be a function, not {type(until).__name__}", field="until")
+        _check_condition(until)
 
         async def check(payload: StateSnapshot | None) -> StateSnapshot | None:
             snapshot = await self._context.call(PEEK, id_) if payload is None else payload
@@ -364,6 +387,11 @@ def tag_change(id: object, tags: object, field: str) -> TagChange:
 
 def _has_ended(snapshot: StateSnapshot) -> bool:
     return snapshot.outcome is not None
+
+
+def _check_condition(until: object) -> None:
+    if not callable(until):
+        raise InvalidRequest("invalid_type", f"until must be a function, not {type(until).__name__}", field="until")
 
 
 def _parse_states(value: object) -> tuple[State, ...]:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from flowfabric.core.executions.records import Execution, Fence, FormerLease, Resumption, WorkerId
 from flowfabric.core.executions.states import PublicState, State
+from flowfabric.core.fast_dataclass import record
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.waits.evaluate import Counted
 from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
@@ -17,7 +18,7 @@ from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
 _EPOCH_BITS = 40
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Created:
     """The submission was stored as a new execution with the id `id`."""
 
@@ -35,7 +36,7 @@ class Duplicate:
 Submitted = Created | Duplicate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Lease:
     """A worker's ownership of one attempt, with everything needed to run it.
 
@@ -102,7 +103,7 @@ class Renewed:
         return self.cancel_due_at is not None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Ended:
     """The execution has ended; `state` is its final state."""
 
@@ -177,10 +178,14 @@ class PriorityChanged:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The execution runs again, with `generation` as its new generation."""
+    """The execution runs again, with `generation` as its new generation.
+
+    `revived` is the number of skipped members of its flow that this call brought back.
+    """
 
     generation: int
     state: PublicState
+    revived: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class AttemptOutcome(StrEnum):
     RECLAIMED = "interrupted_reclaimed"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Fence:
     """Proof of ownership that a worker presents with every write.
 

@@ -29,7 +29,7 @@ from flowfabric.runtime.results import failure_of, store_result
 from flowfabric.runtime.run import is_final
 from flowfabric.runtime.runner import CallOptions, TaskSpec, retry_category, task_called_error
 from flowfabric.runtime.waits import Wait
-from flowfabric.values import failures, guards, return_codec
+from flowfabric.values import ValueCodec, failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
 from flowfabric.values.errors import CancelRequested, Unwind, ValueRefused
 from flowfabric.values.inputs import ChangedArguments, digest_arguments
@@ -63,7 +63,7 @@ class StepPolicy:
             raise InvalidRequest("invalid_name", message, field="name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepPlan:
     """The name of a step, and all settings by which the step runs and is retried."""
 
@@ -77,6 +77,13 @@ class StepPlan:
     at_most_once: bool
     retry_on: tuple[Retryable, ...] = ()
     can_interrupt: bool = False
+    _codec: ValueCodec[Any] | None = None
+
+    def codec_of(self, fn: Callable[..., Any]) -> ValueCodec[Any]:
+        """Return the codec for the results of the function of this plan. The first result makes the codec."""
+        if self._codec is None:
+            self._codec = return_codec(fn)
+        return self._codec
 
 
 NO_POLICY = StepPolicy()
@@ -198,7 +205,7 @@ class StepCall(DurableCall[Any]):
         *,
         name: str | None = None,
     ) -> None:
-        if isinstance(getattr(fn, "call_options", None), CallOptions):
+        if not isinstance(fn, FunctionType) and isinstance(getattr(fn, "call_options", None), CallOptions):
             raise task_called_error(fn.__name__)
         if not callable(fn):
             message = f"a step is a function and its arguments, not {type(fn).__name__}"
@@ -211,7 +218,7 @@ class StepCall(DurableCall[Any]):
     def replay(self, record: Record) -> Any:
         if record.status is StepStatus.FAILED:
             raise failure_of(record, self.plan.raises)
-        return return_codec(self.fn).restore(record.value)
+        return self.plan.codec_of(self.fn).restore(record.value)
 
     async def execute(self) -> Any:
         facts = self.record.facts if self.record is not None else {}
@@ -239,7 +246,7 @@ class StepCall(DurableCall[Any]):
         """Call the function and record its result. Return the stored value."""
         result = await self._perform()
         self.end_try()
-        stored = store_result(result, return_codec(self.fn), self)
+        stored = store_result(result, self.plan.codec_of(self.fn), self)
         self.warn_if_changed()
         await self.run.record_writer.write(self.record_result(stored.data))
         return stored.value
