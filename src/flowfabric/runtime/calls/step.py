@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import copy_context
@@ -24,7 +25,7 @@ from flowfabric.core.policy import Backoff, backoff_delay
 from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, StepContext, require_branch
 from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
-from flowfabric.runtime.log import LOG, log_failed_try, log_fields
+from flowfabric.runtime.log import log_execution, log_failed_try
 from flowfabric.runtime.options import Retryable, check_options
 from flowfabric.runtime.results import failure_of, store_result
 from flowfabric.runtime.run import is_final
@@ -270,13 +271,8 @@ class StepCall(DurableCall[Any]):
         """Warn once per function if the step has changed its arguments. A later run would not see the change."""
         function = (self.run.task.name, self.plan.name)
         if _changed.found(function, self.call_id.digest, self.args, self.kwargs):
-            LOG.warning(
-                "%s %s: %s changed its arguments, which a later run would not see; return the new value instead",
-                self.run.task.name,
-                self.run.lease.execution_id,
-                self.path,
-                extra=log_fields(self.run.lease, self.path),
-            )
+            end = ": %s changed its arguments, which a later run would not see; return the new value instead"
+            log_execution(self.run.lease, logging.WARNING, end, self.path, step=self.path)
 
     def _perform(self) -> Coroutine[Any, Any, Any]:
         """Call the function. With strict hooks, as in tests, raise if the function changes its arguments.
