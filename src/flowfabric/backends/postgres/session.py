@@ -122,8 +122,9 @@ class PostgresSession:
     async def fetch_rows(
         self, statement: str, names: Sequence[str], rows: Sequence[Sequence[object]], /, **shared: object
     ) -> Sequence[Row]:
-        columns = zip(names, map(to_column, zip(*rows, strict=True)), strict=True)
-        return await self.fetch(statement, **dict(columns), **shared) if rows else []
+        # Drivers of callers take only a list for an array.
+        columns = {name: to_column(list(values)) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+        return await self.fetch(statement, **columns, **shared) if rows else []
 
     async def run_batches(
         self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
