@@ -137,7 +137,7 @@ CREATE TABLE ff.execution (
     CONSTRAINT execution_former CHECK (num_nulls(former_lease_id, former_epoch, former_end) % 3 = 0),
     CONSTRAINT execution_counts CHECK (LEAST(epoch, version, step_seq) >= 0)
     -- The leases of a batch share pages and are renewed together. Half-empty pages keep these updates inside the page.
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 
 -- The queue of each route. Within one priority, resumed executions come before new ones.
 CREATE INDEX execution_queue ON ff.execution
@@ -390,6 +390,8 @@ CREATE TABLE ff.flow (
     -- Set while members or siblings remain to be cancelled.
     sweep_at TIMESTAMPTZ,
     purge_at TIMESTAMPTZ,
+    -- True if any member was ever replayed. Then a member may still be skipped because of a failure that was repaired.
+    was_replayed BOOLEAN NOT NULL DEFAULT FALSE,
     CHECK ((ended_at IS NULL) = (finished IS NULL)),
     CHECK (num_nulls(cancel_policy, cancel_reason, cancel_source, cancel_principal, cancelled_at) IN (0, 5))
 ) WITH (fillfactor = 50);
@@ -409,6 +411,8 @@ CREATE TABLE ff.edge (
     input TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state = ANY ('{open,satisfied,impossible}')),
     resolved_at TIMESTAMPTZ,
+    -- True for an on_failure edge that is also satisfied if its upstream was skipped because of a failure.
+    or_skip BOOLEAN NOT NULL DEFAULT FALSE,
     PRIMARY KEY (upstream_id, downstream_id, seq),
     CHECK ((state = 'open') = (resolved_at IS NULL))
 ) WITH (fillfactor = 45);
@@ -480,7 +484,7 @@ CREATE TABLE ff.subscriber (
 CREATE TABLE ff.purged (
     execution_id UUID NOT NULL PRIMARY KEY,
     trim_at TIMESTAMPTZ NOT NULL
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX purged_trim ON ff.purged (trim_at);
 
 CREATE TABLE ff.worker (
