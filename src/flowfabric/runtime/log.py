@@ -35,7 +35,7 @@ def log_execution(
     A handler may read any attribute of the error in `shown`, which may raise. That must not change how a run ends.
     """
     trace = None if shown is None else (type(shown), shown, guards.traceback_of(shown))
-    text, args = "%s %s" + end, (lease.kind, lease.execution_id, *args)
+    text, args = "%s %s" + end, (lease.kind, str(lease.execution_id), *args)
     guards.guarded(lambda: LOG.log(level, text, *args, exc_info=trace, extra=log_fields(lease, step)), None)
 
 
