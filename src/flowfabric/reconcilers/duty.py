@@ -132,33 +132,44 @@ class DecisionDuty(Duty):
     def __init__(self, name: str, decide: Decide) -> None:
         super().__init__(name, self._reconcile_executions)
         self._decide = decide
-        self._decided: dict[UUID, Decision[Any]] = {}
+        self._failures: dict[UUID, _Failure] = {}
 
     async def tick(self, store: Store) -> Tick:
         """Reconcile one batch of due executions, then log the failures."""
-        self._decided.clear()
+        self._failures.clear()
         tick = await super().tick(store)
-        for decision in self._decided.values():
-            _log_failure(decision)
+        while self._failures:
+            _log_failure(*self._failures.popitem())
         return tick
 
     async def _reconcile_executions(self, tx: Transaction, ids: Sequence[UUID]) -> int:
-        decided: dict[UUID, Decision[Any]] = {}
+        failures: dict[UUID, _Failure] = {}
 
         def decide(execution: Execution, now: datetime) -> Decision[Any] | None:
             decision = self._decide(execution, now)
-            if decision is not None:
-                decided[execution.id] = decision
+            if decision is not None and (failure := _find_failure(decision)) is not None:
+                failures[execution.id] = failure
             return decision
 
         count = await reconcile_executions(tx, ids, decide)
-        self._decided.update(decided)
+        self._failures.update(failures)
         return count
 
 
-def _log_failure(decision: Decision[Any]) -> None:
-    """Warn of an attempt that will be retried, or log the failure of an execution."""
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A failed attempt: the fields and the text of its log record. `is_final` means that the execution has failed."""
+
+    fields: dict[str, Any]
+    text: str
+    is_final: bool
+
+
+def _find_failure(decision: Decision[Any]) -> _Failure | None:
+    """Return the failure that a decision writes, or None if it writes another change."""
     before, after, outcome = decision.before, decision.after, decision.outcome
+    if after is None or not (isinstance(outcome, RetryScheduled) or after.state is State.FAILED):
+        return None
     fields = {
         "execution_id": str(before.id),
         "task": before.kind,
@@ -166,12 +177,15 @@ def _log_failure(decision: Decision[Any]) -> None:
         "attempt": before.attempt_index,
         "namespace": before.namespace,
     }
-    if isinstance(outcome, RetryScheduled) and after is not None:
-        message, number = "%s %s failed, try %d of %d, next try at %s UTC: %s", (outcome.retry, outcome.max_retries + 1)
-        at = f"{outcome.at:%Y-%m-%d %H:%M:%S}"
-        LOG.warning(message, before.kind, before.id, *number, at, after.failure_message, extra=fields)
-    elif after is not None and after.state is State.FAILED:
-        LOG.error("%s %s failed: %s", before.kind, before.id, after.failure_message, extra=fields)
+    if not isinstance(outcome, RetryScheduled):
+        return _Failure(fields, f"failed: {after.failure_message}", is_final=True)
+    end = f"try {outcome.retry} of {outcome.max_retries + 1}, next try at {outcome.at:%Y-%m-%d %H:%M:%S} UTC"
+    return _Failure(fields, f"failed, {end}: {after.failure_message}", is_final=False)
+
+
+def _log_failure(id_: UUID, failure: _Failure) -> None:
+    level = logging.ERROR if failure.is_final else logging.WARNING
+    LOG.log(level, "%s %s %s", failure.fields["task"], id_, failure.text, extra=failure.fields)
 
 
 class Backoffs(Generic[Row]):
