@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any, Concatenate, Literal, TypeVar, overload
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.executions.attempts import StepRetry
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.policy import Backoff, backoff_delay
 from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, StepContext, require_branch
@@ -184,7 +186,7 @@ class StepCall(DurableCall[Any]):
     """
 
     kind = "step"
-    started_ms = 0
+    started_s = 0.0
     ran: tuple[int, int] | None = None
     failed: Mapping[str, Any] = {}
 
@@ -227,7 +229,7 @@ class StepCall(DurableCall[Any]):
                 begun = {"tries": tries, **self.failed, "begun": True}
                 await self.run.record_writer.write(self.call_id.record(StepStatus.OPEN, **begun))
                 self.run.calls.check_cancel(self)
-            self.started_ms = self.run.engine.now_ms()
+            self.start_try()
             try:
                 return await self._succeed()
             except Exception as error:
@@ -244,10 +246,15 @@ class StepCall(DurableCall[Any]):
         await self.run.record_writer.write(self.record_result(stored.data))
         return stored.value
 
+    def start_try(self) -> None:
+        """Note when a try begins."""
+        self.started_s = time.monotonic()
+        self.ran = (self.run.to_epoch_ms(self.started_s), 0)
+
     def end_try(self) -> None:
-        """Note how long the present try took."""
-        started_ms = self.started_ms
-        self.ran = (started_ms, max(0, self.run.engine.now_ms() - started_ms))
+        """Note how long the try took."""
+        if self.ran is not None:
+            self.ran = (self.ran[0], int(1000 * (time.monotonic() - self.started_s)))
 
     def record_result(self, value: bytes, **facts: Any) -> Record:
         """Return the record of the result, with the last failure if an earlier try failed."""
@@ -389,10 +396,19 @@ class StepCall(DurableCall[Any]):
         if is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried:
             raise await self._record_failure(info, tries, encode_declared, error)
         due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
-        document = failures.to_json(info)
-        self.failed = {"tries": tries, "error": document}
-        record = self.call_id.record(StepStatus.OPEN, ran=self.ran, due=due.isoformat(), **self.failed)
-        self.run.record_writer.enqueue(record)
+        self.failed = {"tries": tries, "error": failures.to_json(info)}
+        record = self.call_id.record(
+            StepStatus.OPEN, ran=self.ran, due=due.isoformat(), retries=self.plan.retries, **self.failed
+        )
+        retry = StepRetry(
+            step=self.path,
+            tries=tries,
+            max_tries=self.plan.retries + 1,
+            at=due,
+            message=f"{info.type}: {info.message}"[:1000],
+            category=info.category or info.type,
+        )
+        self.run.record_writer.report(record, retry)
         return due.isoformat()
 
     async def _record_failure(
