@@ -26,6 +26,9 @@ from benchmarks.spread import Spread
 
 SDK = f"{OURS} SDK"
 ENGINE = f"{OURS} engine"
+BEFORE = "the checkout before"
+SIDES = ("client_s", "server_s")
+NO_CPU = "this system does not report the CPU of processes"
 DURABILITY = ("fsync", "synchronous_commit", "full_page_writes")
 Value = Callable[[Answer], float]
 
@@ -43,6 +46,7 @@ class Plan:
     starts: int = 200
     minutes: float = 2.0
     executions: int = 100_000
+    paged: int = 200_000
     suspended: int = 10_000
     is_quick: bool = False
 
@@ -52,7 +56,7 @@ class Plan:
         return min(1.0, self.seconds)
 
 
-QUICK = Plan(0.4, 1, 3_000, 400, 5, 2, 20, 0.05, 1_000, 100, is_quick=True)
+QUICK = Plan(0.4, 1, 3_000, 400, 5, 2, 20, 0.05, 1_000, 10_000, 100, is_quick=True)
 
 
 @dataclass(slots=True)
@@ -65,6 +69,14 @@ class Turns:
         """Return the contender's figure in each round, or None if the contender failed."""
         found = self.answers.get(contender)
         return Spread.of(map(value, found)) if found else None
+
+    def cpu(self, contender: Contender, sides: Sequence[str]) -> Spread | None:
+        """Return the contender's CPU per job on these sides in each round, or None if a side was not measured."""
+        rounds = [[getattr(answer, side) for side in sides] for answer in self.answers[contender]]
+        if any(value is None for values in rounds for value in values):
+            return None
+        jobs = (answer.jobs for answer in self.answers[contender])
+        return Spread.of(sum(values) / number * 1e6 for values, number in zip(rounds, jobs, strict=True))
 
     def of(self, contenders: Sequence[Contender]) -> Turns:
         """Return the same turns for these contenders only. Ratios are relative to the first of these contenders."""
@@ -81,6 +93,8 @@ class Bench:
     dsn: str
     entrants: Entrants
     postmaster: int | None = None
+    # The checkout that this one is compared with.
+    before_path: Path | None = None
     _databases: set[str] = field(default_factory=set)
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -165,6 +179,29 @@ class Bench:
     def sdk(self, request: Request, backend: str, who: str = SDK) -> Contender:
         """Return our SDK as a contender."""
         return self._program(who, backend, self.ourselves, request, is_peer=False)
+
+    def before(self, request: Request, backend: str) -> list[Contender]:
+        """Return the SDK of the checkout before the work on this one, if the run names that checkout."""
+        if self.before_path is None:
+            return []
+        program = Program(Path(sys.executable), "benchmarks.ours", self.before_path)
+        return [self._program(BEFORE, backend, program, request, is_peer=False)]
+
+    def judge_before(self, key: str, backend: str, turns: Turns, sides: Sequence[str] = SIDES) -> None:
+        """Judge the CPU per job of the first contender, divided by that of the checkout before."""
+        _, *others = turns.answers
+        if not others:
+            self.report.leave_out(key, backend, "run with --before PATH")
+            return
+        self.judge_cpu(key, backend, turns, others[0], sides)
+
+    def judge_cpu(self, key: str, backend: str, turns: Turns, other: Contender, sides: Sequence[str] = SIDES) -> None:
+        """Judge the CPU per job of the first contender, divided by that of another one."""
+        ours, theirs = (turns.cpu(contender, sides) for contender in (next(iter(turns.answers)), other))
+        if ours is None or theirs is None:
+            self.report.leave_out(key, backend, NO_CPU)
+        else:
+            self.report.judge(key, backend, ours.over(theirs))
 
     def peers(self, backend: str, request: Request) -> list[Contender]:
         """Return the peers that support the scenario on a backend, and report the absent ones."""

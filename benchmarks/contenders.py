@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from typing import Any
 
 from benchmarks.cpu import Meter, session_cpu_s
 from benchmarks.peers.protocol import Request
+from benchmarks.spread import percentile
 
 ROOT = Path(__file__).parent.parent
 # Extra time that a contender may use to start, warm up and report.
@@ -46,6 +48,16 @@ class Answer:
         return self.jobs / self.wall_s
 
 
+def p50(answer: Answer) -> float:
+    """Return the median time of a turn."""
+    return statistics.median(answer.times_ms)
+
+
+def p99(answer: Answer) -> float:
+    """Return the 99th percentile of a turn."""
+    return percentile(answer.times_ms, 0.99)
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A name, a backend, and the function that measures one turn."""
@@ -63,6 +75,8 @@ class Program:
 
     python: Path
     module: str
+    # The checkout that the module belongs to. The interpreter imports it from there.
+    checkout: Path = ROOT
 
     async def measure(self, request: Request, server: Meter, patience_s: float = PATIENCE_S) -> Answer:
         """Measure one turn in a new process."""
@@ -79,7 +93,8 @@ class Program:
             str(self.python),
             "-m",
             self.module,
-            cwd=ROOT,
+            cwd=self.checkout,
+            env=os.environ | {"PYTHONPATH": f"{self.checkout / 'src'}{os.pathsep}{self.checkout}"},
             start_new_session=True,
             limit=2**24,
             stdin=asyncio.subprocess.PIPE,

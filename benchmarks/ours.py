@@ -8,11 +8,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 
+from benchmarks.peers.driving import Coroutines
 from benchmarks.peers.protocol import Request, Scenario, Turn, serve
-from benchmarks.tasks import Tasks, tasks_on
-from benchmarks.workers import worker_process
+from benchmarks.tasks import NAMESPACE, Tasks, tasks_on
+from benchmarks.windows import window_meter
+from benchmarks.workers import claim_and_complete, worker_process
 from flowfabric.core.executions.states import State
-from flowfabric.engine import connect
+from flowfabric.engine import Submission, connect
 from flowfabric.worker.event_loop import event_loop_runner, new_event_loop
 from tests.idle_workers import StatementCount
 
@@ -20,6 +22,7 @@ _SLOTS = 256
 _PAUSE_S = 0.01
 _WARM = 64
 _ROOM = 4_096
+_BATCH = 100
 _SHORT_LEASE_S = 6
 
 
@@ -30,6 +33,21 @@ async def jobs(turn: Turn) -> None:
         async with _working(turn.request) as tasks:
             done, before, after = await _rate(turn, tasks.trivial.run, lambda: counting.number if counting else 0)
             turn.end(done, numbers={"statements": (after - before) / done} if counting else None)
+
+
+async def queue(turn: Turn) -> None:
+    """Use the engine as a queue: submit, claim and complete in batches of 100, while no caller waits for a result."""
+    store, driver = turn.request.store, Coroutines(turn)
+    async with connect(store, namespace=NAMESPACE) as engine, engine.reconcilers.run_in_background():
+        working = [asyncio.create_task(claim_and_complete(engine, _BATCH, driver.ran)) for _ in range(2)]
+
+        async def submit(number: int) -> None:
+            await engine.executions.submit_many([Submission(kind="noop", payload=b"1") for _ in range(number)])
+
+        await driver.rate(submit, batch=_BATCH)
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
 
 
 async def steps(turn: Turn) -> None:
@@ -139,22 +157,21 @@ async def race(turn: Turn) -> None:
 
 
 async def steady(turn: Turn) -> None:
-    """Record the rate and the size of the store in each window, while ended executions are purged."""
+    """Record each window of a long load, while ended executions are purged."""
     windows, kept_s = int(turn.request.options["windows"]), turn.request.options["retention_s"]
     store = turn.request.store
     async with connect(store, event_retention=kept_s) as engine, tasks_on(store, retention_s=kept_s) as tasks:
         tasks.app.engines.adopt(engine)
-        async with tasks.app.worker(concurrency=_SLOTS):
+        async with tasks.app.worker(concurrency=_SLOTS), window_meter(tasks, turn.request.options) as meter:
             await tasks.trivial.run(1)
             turn.begin()
-            rates, sizes, total = [], [], 0
+            found, total = [], 0
             for place in range(windows):
-                began, ends = turn.passed_s, turn.request.seconds * (place + 1) / windows
+                ends = turn.request.seconds * (place + 1) / windows
                 done = await _until(turn, tasks.trivial.run, ends)
-                rates.append(done / (turn.passed_s - began))
-                sizes.append(await tasks.size())
+                found.append(await meter.window(done))
                 total += done
-            turn.end(total, numbers={"rates": rates, "sizes": sizes})
+            turn.end(total, numbers={name: [window[name] for window in found] for name in found[0]})
         tasks.app.engines.adopt(None)
 
 
@@ -197,7 +214,7 @@ def _in_loop(scenario: Callable[[Turn], Awaitable[None]]) -> Scenario:
     return serve_it
 
 
-SCENARIOS = (jobs, steps, start, step_alone, resume, round_trips, chains, race, steady)
+SCENARIOS = (jobs, queue, steps, start, step_alone, resume, round_trips, chains, race, steady)
 
 if __name__ == "__main__":
     version = f"FlowFabric of this checkout, Python {sys.version.split()[0]}, {new_event_loop().__class__.__module__}"

@@ -247,7 +247,7 @@ def bar_row(item: Judged, *, is_small: bool) -> tuple[str, ...]:
     if item.figure and item.figure.is_noisy:
         figure = f"{number(item.figure.low)} to {number(item.figure.high)}"
     verdict = f"{item.verdict.value}: {item.reason}" if item.reason else item.verdict.value
-    if item.figure and is_small:
+    if item.figure and is_small and not item.bar.is_counter:
         verdict += ", at a small size"
     aim = "" if item.bar.aim is None else f"{item.bar.aim:,g}"
     return item.bar.key, item.backend, item.bar.text, figure, item.bar.words, aim, verdict

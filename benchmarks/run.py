@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.bench import QUICK, Bench, Plan, load
+from benchmarks.counting import server_settings
 from benchmarks.entrants import Entrants, entrants
 from benchmarks.publish import publish
 from benchmarks.report import Report
@@ -40,8 +41,9 @@ def main(arguments: list[str]) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ff-bench-")))
         others = stack.enter_context(entrants(folder, report)) if options.peers else Entrants()
-        server = stack.enter_context(postgres_server(**SERVER))
+        server = stack.enter_context(postgres_server(**SERVER, **server_settings()))
         bench = Bench(_plan(options), report, folder, server.dsn, others)
+        bench.before_path = options.before and options.before.resolve()
         with event_loop_runner() as runner:
             runner.run(_run(bench, options.only or list(SCENARIOS)))
     report.notes["load after"] = load()
@@ -80,7 +82,7 @@ def _tell(report: Report, options: argparse.Namespace) -> int:
     if options.publish:
         report.say(f"{len(publish(report, is_part=bool(options.only)))} documents written")
     if options.quick:
-        report.say("Quick run: every scenario was small, so its figures and verdicts are not meaningful.")
+        report.say("Quick run: every scenario was small, so only the verdicts of counters are meaningful.")
     if report.broken:
         return 1
     return 0 if options.quick else int(bool(report.missed))
@@ -100,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="how long each turn is")
     parser.add_argument("--rounds", type=int, help="how often the contenders take turns")
     parser.add_argument("--minutes", type=float, help="how long the steady load lasts; its bar requires 30")
+    parser.add_argument("--before", type=Path, metavar="PATH", help="also measure the checkout before a change")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure of every round")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write one SVG for each scenario")
     parser.add_argument("--publish", action="store_true", help="write the figures into the README and docs/")

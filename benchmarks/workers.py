@@ -98,13 +98,13 @@ async def _engine(store: str, slots: int, note: Callable[[], None]) -> AsyncIter
     from flowfabric.engine import connect
 
     async with connect(store, namespace=NAMESPACE) as engine, engine.reconcilers.run_in_background():
-        working = asyncio.create_task(_claim_and_complete(engine, slots, note))
+        working = asyncio.create_task(claim_and_complete(engine, slots, note))
         yield
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def _claim_and_complete(engine: Engine, slots: int, note: Callable[[], None]) -> None:
+async def claim_and_complete(engine: Engine, slots: int, note: Callable[[], None]) -> None:
     """Claim as many executions as there are slots. If the store is busy, try again, as a worker does."""
     from flowfabric.engine import Unavailable
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.bars import POSTGRES, SQLITE
-from benchmarks.bench import ENGINE, SDK, Bench, Turns
+from benchmarks.bench import ENGINE, NO_CPU, SDK, SIDES, Bench, Turns
 from benchmarks.contenders import Answer, Contender
 from benchmarks.cpu import Stopwatch
 from benchmarks.entrants import REDIS
@@ -29,18 +29,36 @@ async def jobs(bench: Bench) -> None:
     """Measure jobs from submit to result, with our SDK and the peers."""
     request = Request("jobs", "", in_flight=MANY_IN_FLIGHT)
     others = [contender for backend in (POSTGRES, REDIS) for contender in bench.peers(backend, request)]
-    turns = await bench.in_turns([bench.sdk(request, POSTGRES), *others])
+    ours, before = bench.sdk(request, POSTGRES), bench.before(request, POSTGRES)
+    turns = await bench.in_turns([ours, *before, *others])
     bench.show("submit to result", "jobs/s", turns)
     for who in _PEERS:
         judge_over(bench, f"B1.{who}", POSTGRES, turns, who)
     _judge_cpu(bench, turns)
+    for side in SIDES:
+        bench.judge_before(f"B3.before.{side.removesuffix('_s')}", POSTGRES, turns.of([ours, *before]), [side])
     await _count_statements(bench, request)
 
     request = Request("jobs", "", in_flight=IN_FLIGHT)
-    turns = await bench.in_turns([bench.sdk(request, SQLITE), *bench.peers(SQLITE, request)])
+    ours, before = bench.sdk(request, SQLITE), bench.before(request, SQLITE)
+    turns = await bench.in_turns([ours, *before, *bench.peers(SQLITE, request)])
     bench.show("submit to result", "jobs/s", turns)
     bench.report.judge("B12.jobs", SQLITE, _ours(turns))
     judge_over(bench, "B12.DBOS", SQLITE, turns, "DBOS")
+    bench.judge_before("B12.before", SQLITE, turns.of([ours, *before]), SIDES[:1])
+
+
+async def queue(bench: Bench) -> None:
+    """Use the engine as a queue, next to PgQueuer: 100 in, 100 out, no caller waits. The CPU of both sides counts."""
+    request = Request("queue", "", in_flight=MANY_IN_FLIGHT)
+    peers = bench.peers(POSTGRES, replace(request, scenario="jobs"))
+    others = [contender for contender in peers if contender.who == "PgQueuer"]
+    turns = await bench.in_turns([bench.sdk(request, POSTGRES, f"{ENGINE}, used as a queue"), *others])
+    bench.show("queue, batches of 100", "jobs/s", turns)
+    if others and others[0] in turns.answers:
+        bench.judge_cpu("B1.like", POSTGRES, turns, others[0])
+    else:
+        bench.report.leave_out("B1.like", POSTGRES, bench.report.absent.get(f"PgQueuer on {POSTGRES}", NO_PEERS))
 
 
 async def batches(bench: Bench) -> None:
@@ -148,14 +166,12 @@ async def _beside_raw_sqlite(_: Bench, path: str, engine: Engine) -> Contender:
 
 
 def _judge_cpu(bench: Bench, turns: Turns) -> None:
-    answers = next(iter(turns.answers.values()))
-    for key, side in (("B3.client", "client_s"), ("B3.server", "server_s")):
-        values = [getattr(answer, side) for answer in answers]
-        if None in values:
-            bench.report.leave_out(key, POSTGRES, "this system does not report the CPU of processes")
+    for key, side in zip(("B3.client", "B3.server"), SIDES, strict=True):
+        figure = turns.cpu(next(iter(turns.answers)), [side])
+        if figure is None:
+            bench.report.leave_out(key, POSTGRES, NO_CPU)
         else:
-            us = (value / answer.jobs * 1e6 for value, answer in zip(values, answers, strict=True))
-            bench.report.judge(key, POSTGRES, Spread.of(us))
+            bench.report.judge(key, POSTGRES, figure)
 
 
 async def _count_statements(bench: Bench, request: Request) -> None:

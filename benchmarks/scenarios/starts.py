@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from benchmarks.bars import BOTH, POSTGRES
 from benchmarks.bench import ENGINE, SDK, Bench, Turns
-from benchmarks.contenders import Answer, Contender
+from benchmarks.commits import show_in_commits, single_commits
+from benchmarks.contenders import Answer, Contender, p50, p99
 from benchmarks.entrants import PEERS, REDIS
 from benchmarks.peers.protocol import Request
 from benchmarks.report import NO_PEERS
-from benchmarks.spread import Spread, percentile
+from benchmarks.spread import Spread
 from flowfabric.engine import Engine, connect
 from tests.idle_workers import idle_workers, start_latencies_ms
 
@@ -37,26 +37,20 @@ async def starts(bench: Bench) -> None:
             others = bench.peers(backend, request) + (bench.peers(REDIS, request) if backend == POSTGRES else [])
             apart = [contender for contender in others if contender.who in _APART]
             within = [contender for contender in others if contender.who not in _APART]
-            everybody = [across, *apart, inside, *engines, *within]
+            commit = await single_commits(bench, backend)
+            everybody = [across, *apart, inside, *engines, *within, commit]
             turns = await bench.in_turns(everybody, rounds=min(3, bench.plan.rounds))
         alike = turns.of([across, *apart]), turns.of([inside, *engines, *within])
         for unit, value in (("ms p50", p50), ("ms p99", p99)):
             for group in alike:
                 bench.show(_NAME, unit, group, value, less=True)
+        multiples = show_in_commits(bench, _NAME, turns, commit)
         if backend == POSTGRES:
+            bench.report.judge("B4.in.commits", POSTGRES, multiples[inside])
+            bench.report.judge("B4.across.commits", POSTGRES, multiples[across])
             _judge(bench, turns, across, inside)
             for key, group in zip(("B4.peers.across", "B4.peers.in"), alike, strict=True):
                 _judge_peers(bench, key, group)
-
-
-def p50(answer: Answer) -> float:
-    """Return the median time of a turn."""
-    return statistics.median(answer.times_ms)
-
-
-def p99(answer: Answer) -> float:
-    """Return the 99th percentile of a turn."""
-    return percentile(answer.times_ms, 0.99)
 
 
 def _judge(bench: Bench, turns: Turns, across: Contender, inside: Contender) -> None:

@@ -9,14 +9,15 @@ from functools import partial
 
 from benchmarks.bars import BOTH, POSTGRES
 from benchmarks.bench import ENGINE, SDK, Bench
-from benchmarks.contenders import Answer, Contender
+from benchmarks.commits import show_in_commits, single_commits
+from benchmarks.contenders import Answer, Contender, p50
 from benchmarks.peers.protocol import Request
-from benchmarks.scenarios.starts import p50
 from benchmarks.spread import Spread, percentile
 from flowfabric.engine import Engine, Lease, Policy, Single, Submission, Suspended, connect
 
 IN_FLIGHT = 64
 _ALONE = 60
+_ALONE_NAME = "suspend, signal, resume: one at a time"
 _NEVER = Single("answer", "never")
 
 
@@ -29,14 +30,20 @@ async def waits(bench: Bench) -> None:
         async with connect(await bench.store(backend, "waits")) as engine:
             alone = Contender(f"{ENGINE}, suspend to claim", backend, partial(_alone, engine, number))
             signalled = bench.sdk(Request("resume", "", number=number), backend, f"{SDK}, signal to result")
-            turns = await bench.in_turns([alone, signalled])
-            bench.show("suspend, signal, resume: one at a time", "ms p50", turns, p50, less=True)
+            commit = await single_commits(bench, backend)
+            turns = await bench.in_turns([alone, signalled, commit])
+            bench.show(_ALONE_NAME, "ms p50", turns.of([alone, signalled]), p50, less=True)
+            multiples = show_in_commits(bench, _ALONE_NAME, turns, commit)
             _judge(bench, "B5.alone", backend, turns.spread(alone, p50))
+            _judge(bench, "B5.commits", backend, multiples[signalled])
             together = Contender(ENGINE, backend, partial(_together, engine))
-            tasks = bench.sdk(Request("round_trips", "", in_flight=IN_FLIGHT), backend)
-            turns = await bench.in_turns([together, tasks])
+            request = Request("round_trips", "", in_flight=IN_FLIGHT)
+            tasks, before = bench.sdk(request, backend), bench.before(request, backend)
+            turns = await bench.in_turns([together, tasks, *before])
             bench.show("suspend, signal, resume: 64 in flight", "round trips/s", turns)
             _judge(bench, "B5.together", backend, turns.spread(together, lambda answer: answer.rate))
+            if backend == POSTGRES:
+                bench.judge_before("B5.before", backend, turns.of([tasks, *before]))
 
 
 async def signals(bench: Bench) -> None:

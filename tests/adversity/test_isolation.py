@@ -216,7 +216,7 @@ async def test_store_that_refuses_every_write_is_not_treated_as_bad_rows(postgre
         lease = await leased(engine, lease_ttl=1)
         await store.query("ALTER TABLE ff.event RENAME TO hidden")
         with pytest.raises(Unavailable) as refused:
-            await engine.executions.submit("job")
+            await engine.leases.complete(lease.fence, b"1")
         assert refused.value.code == "storage_refused"
         await asyncio.sleep(1.1)
         with pytest.raises(Unavailable):

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 
 NAMESPACE = "default"
 ROW_LOCK = re.compile(r"\bFOR NO KEY UPDATE\b[\w ]*")
-CLOCK = re.compile(r"(SELECT COALESCE\(\$\d+, clock_timestamp\(\)\) AS now)")
+CLOCK = re.compile(r"(SELECT COALESCE\(\$\d+, clock_timestamp\(\)\) AS now[^\n]*)")
 ROUTES = re.compile(r"(FROM \"\w+\"\.route AS r\b)")
 COUNTING = re.compile(r"UPDATE (\"\w+\"\.execution AS e)\s+SET step_seq = .*?RETURNING (.*?)\n\)", re.DOTALL)
 
@@ -64,6 +64,9 @@ HOT_WRITES: dict[str, HotWrite] = {
     ),
     "record_steps_if_owned": recorded,
 }
+# The variant that runs without a transaction. Its guard is in the UPDATE, and it takes no lock before.
+HOT_WRITES["complete_single_if_owned"] = HOT_WRITES["complete_if_owned"]
+LOCKING = [name for name in HOT_WRITES if name != "complete_single_if_owned"]
 
 
 async def revoked(engine: Engine, lease: Lease, clock: VirtualClock) -> None:
@@ -124,12 +127,26 @@ async def test_zombie_writes_nothing_if_its_lease_is_lost_between_snapshot_and_l
     await assert_sound(store)
 
 
-@pytest.mark.parametrize("write", HOT_WRITES)
+@pytest.mark.parametrize("write", LOCKING)
 async def test_guard_without_a_lock_overwrites_the_new_owner(
     store: PostgresTestStore, engine: Engine, later: VirtualClock, write: str
 ) -> None:
     lease = await leased(engine)
     async with late_statement(store, write, lambda text: ROW_LOCK.sub("", text)) as mutant:
+        result = await mutant.run_overtaken(
+            partial(HOT_WRITES[write], lease.fence), partial(taken_over, engine, lease, later)
+        )
+    assert set(result) == {lease.execution_id}
+
+
+async def test_update_without_a_guard_overwrites_the_new_owner(
+    store: PostgresTestStore, engine: Engine, later: VirtualClock
+) -> None:
+    def edit(text: str) -> str:
+        return text.replace("AND e.epoch = owned.epoch", "").replace("AND e.lease_id = owned.lease_id", "")
+
+    lease, write = await leased(engine), "complete_single_if_owned"
+    async with late_statement(store, write, edit) as mutant:
         result = await mutant.run_overtaken(
             partial(HOT_WRITES[write], lease.fence), partial(taken_over, engine, lease, later)
         )
@@ -154,22 +171,41 @@ async def test_claim_skips_work_claimed_between_its_snapshot_and_its_lock(
     assert claim.leases == ()
     # The claim's snapshot had a row, but another worker took it first. The caller must therefore claim again
     # immediately.
-    assert claim.all_locked
+    assert claim.is_incomplete
     await assert_sound(store)
 
 
-async def test_without_the_lock_two_claims_take_the_same_execution(store: PostgresTestStore, engine: Engine) -> None:
+async def test_without_lock_and_position_two_claims_take_the_same_execution(
+    store: PostgresTestStore, engine: Engine
+) -> None:
+    def edit(text: str) -> str:
+        by_id = text.replace("e.ctid = head.ctid", "e.id = head.id").replace("found.ctid,", "found.ctid, found.id,")
+        return ROW_LOCK.sub("", by_id)
+
     id_ = await submitted(engine)
-    async with late_statement(store, "claim_waiting", lambda text: ROW_LOCK.sub("", text)) as mutant:
+    async with late_statement(store, "claim_waiting", edit) as mutant:
         claim = await mutant.run_overtaken(claimed, lambda: engine.leases.claim_execution(id_, "faster"))
     assert [lease.execution_id for lease in claim.leases] == [id_]
 
 
+async def test_claim_leaves_a_row_that_changed_before_its_lock_and_reports_it(
+    store: PostgresTestStore, engine: Engine
+) -> None:
+    ids = {await submitted(engine), await submitted(engine)}
+    changed_id = min(ids)
+    async with late_statement(store, "claim_waiting") as late:
+        claim = await late.run_overtaken(claimed, lambda: engine.operator.change_priority(changed_id, 5))
+    assert {lease.execution_id for lease in claim.leases} == ids - {changed_id}
+    assert claim.is_incomplete
+    assert [lease.execution_id for lease in await engine.leases.claim(["default"], "next", limit=9)] == [changed_id]
+    await assert_sound(store)
+
+
 async def claimed(tx: Transaction) -> Any:
     claim = Claim(
-        lanes=("default",), worker=WorkerId("slow", "slow"), capabilities=(), limit=1, lease_ttl=None, kinds=None
+        lanes=("default",), worker=WorkerId("slow", "slow"), capabilities=(), limit=9, lease_ttl=None, kinds=None
     )
-    return await tx.claim(NAMESPACE, claim, UUID(int=7).bytes)
+    return await tx.claim(NAMESPACE, claim, UUID(int=7).bytes * 9)
 
 
 def without_update(text: str) -> str:
@@ -232,4 +268,5 @@ def with_gate(store: PostgresTestStore, name: str, key: int, edit: Edit) -> Mapp
     else:
         text, times = CLOCK.subn(rf"\1 FROM pg_advisory_xact_lock({key})", part.text)
     assert times == 1, "the statement is written differently now"
-    return {name: Statement(name, (replace(part, text=edit(text)),))}
+    statement = Statement(name, (replace(part, text=edit(text)),))
+    return {name: statement, name.replace("_single", ""): statement}

@@ -94,7 +94,7 @@ async def test_claim_past_locked_work_follows_the_same_order(pool: Engine) -> No
     request = claim_request(["default"], "worker", (), 5, None, None)
     attempt = ClaimAttempt(replace(request, namespaces=("b", "a", "c")), bytes(range(5 * 16)), True)
     claimed = await pool._context.call(claim_leases, attempt)
-    assert (tenants(claimed.leases), claimed.all_locked) == ("cbacb", False)
+    assert (tenants(claimed.leases), claimed.is_incomplete) == ("cbacb", False)
 
 
 async def test_higher_priority_comes_before_the_turn_of_a_namespace(pool: Engine) -> None:

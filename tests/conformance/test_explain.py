@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from flowfabric.engine import AllOf, AnyOf, Count, Engine, NewWaitpoint, NotFound, Single, State, Suspended
@@ -40,6 +42,19 @@ async def test_every_situation_has_its_sentence(engine: Engine, clock: VirtualCl
     assert explanation.sentence.endswith(".")
     assert explanation.execution_id == id_
     assert explanation.state is (await engine.executions.describe(id_)).state
+
+
+async def test_explanation_of_a_silent_worker_says_since_when(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine, lease_ttl="60s")
+    clock.advance("29s")
+    assert "Running on worker" in str(await engine.operator.explain(lease.execution_id))
+    clock.advance("2s")
+    explanation = await engine.operator.explain(lease.execution_id)
+    assert explanation.sentence.startswith('Worker "worker-1" has not been')
+    assert "Its lease lasts until " in explanation.sentence
+    assert explanation.facts["renewed_at"] == clock.now() - timedelta(seconds=31)
+    await engine.leases.renew(lease.fence)
+    assert "Running on worker" in str(await engine.operator.explain(lease.execution_id))
 
 
 async def test_explanation_names_who_paused_the_lane_and_why(engine: Engine, clock: VirtualClock) -> None:

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from flowfabric.engine import Engine, InvalidRequest, Page, State, Summary
 from flowfabric.testing import VirtualClock
-from tests.expectations import error_of
+from tests.expectations import error_of, refused
+from tests.flows import built
 from tests.scenarios import SITUATIONS, submitted
 
 
@@ -69,6 +70,58 @@ async def test_every_state_can_be_listed_alone(engine: Engine, clock: VirtualClo
         ), state
     assert await list_ids(engine, state="delayed") == [ids_by_state["delayed"]]
     assert len(await list_ids(engine)) == len(ids_by_state)
+
+
+async def test_several_states_can_be_listed_together(engine: Engine, clock: VirtualClock) -> None:
+    ids = {name: await SITUATIONS[name](engine, clock) for name in ("completed", "failed", "waiting", "cancelled")}
+    for states in (
+        ["failed", "cancelled"],
+        (State.FAILED, "cancelled"),
+        {"failed": 1, "cancelled": 2, State.FAILED: 3},
+    ):
+        assert set(await list_ids(engine, state=states)) == {ids["failed"], ids["cancelled"]}, states
+    first = await engine.executions.list(state=["failed", "cancelled"], limit=1)
+    second = await engine.executions.list(state=["failed", "cancelled"], limit=1, cursor=first.next_cursor)
+    assert {*page_ids(first), *page_ids(second)} == {ids["failed"], ids["cancelled"]} and second.next_cursor is None
+    await refused(engine.executions.list(state=["failed", "broken"]), "invalid_choice", InvalidRequest)
+
+
+async def test_members_of_a_flow_can_be_listed(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"], "c": ["b"]})
+    other = await built(engine, {"a": []})
+    await submitted(engine)
+    await flow.complete("a")
+    assert set(await list_ids(engine, flow=flow.id)) == {flow["a"], flow["b"], flow["c"]}
+    assert await list_ids(engine, flow=str(other.id)) == [other["a"]]
+    assert await list_ids(engine, flow=flow.id, state="completed") == [flow["a"]]
+    assert set(await list_ids(engine, flow=flow.id, state=["completed", "waiting"])) == {flow["a"], flow["b"]}
+    assert await list_ids(engine, flow=flow.id, kind="none") == []
+    assert await list_ids(engine, flow=flow.id, tags={"team.owner": "ada"}) == []
+    assert await list_ids(engine.for_namespace("other"), flow=flow.id) == []
+    newest_first = await list_ids(engine, flow=flow.id)
+    assert newest_first == sorted(newest_first, reverse=True)
+    page = await engine.executions.list(flow=flow.id, limit=2)
+    assert page_ids(page) == newest_first[:2]
+    assert await list_ids(engine, flow=flow.id, limit=2, cursor=page.next_cursor) == newest_first[2:]
+    await assert_cursor_refused(engine, page.next_cursor, flow=other.id)
+
+
+async def test_start_of_an_id_filters_the_list(engine: Engine) -> None:
+    for text in ("aaaa1111-0000-7000-8000-000000000000", "aaaa1111-0000-7000-8000-ffffffffffff"):
+        await submitted(engine, id=text)
+    await submitted(engine, id="aaaa2222-0000-7000-8000-000000000000")
+    assert len(await list_ids(engine, id_prefix="aaaa")) == 3
+    assert (
+        len(await list_ids(engine, id_prefix="AAAA1111-00")) == len(await list_ids(engine, id_prefix="aaaa111100")) == 2
+    )
+    [id_] = await list_ids(engine, id_prefix="aaaa1111-0000-7000-8000-f")
+    assert str(id_).endswith("ffff")
+    assert await list_ids(engine, id_prefix=str(id_)) == await list_ids(engine, id_prefix=id_.hex) == [id_]
+    assert await list_ids(engine, id_prefix="bbbb") == []
+    assert await list_ids(engine.for_namespace("other"), id_prefix="aaaa") == []
+    await submitted(engine, id="aaaa1111-0000-7000-8000-0000000000aa", key="k")
+    assert len(await list_ids(engine, id_prefix="aaaa", key="k")) == 1
+    assert await list_ids(engine, id_prefix="aaaa2", key="k") == []
 
 
 async def test_time_of_submission_filters_the_list(engine: Engine, clock: VirtualClock) -> None:

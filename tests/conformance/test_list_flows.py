@@ -48,6 +48,14 @@ async def test_flows_are_found_by_state(engine: Engine) -> None:
         assert await list_ids(engine, state=state) == {flow.id}, state
 
 
+async def test_flows_are_found_by_the_start_of_their_id(engine: Engine) -> None:
+    flows = [await built(engine, {"a": []}) for _ in range(5)]
+    for flow in flows:
+        assert await list_ids(engine, id_prefix=str(flow.id)) == {flow.id}
+    assert await list_ids(engine, id_prefix=str(flows[2].id)[:4]) == {flow.id for flow in flows}
+    assert await list_ids(engine, id_prefix="ffff") == await list_ids(engine, id_prefix="0000") == set()
+
+
 async def test_unfinished_flow_is_found_behind_many_finished_ones(engine: Engine) -> None:
     first, second = await built(engine, {"a": []}), await built(engine, {"a": [], "b": ["a"]})
     for _ in range(8):

@@ -74,6 +74,21 @@ async def test_late_heartbeat_is_not_found(engine: Engine, clock: VirtualClock) 
     await refused(engine.workers.heartbeat("w1"), "worker_not_found", NotFound)
 
 
+async def test_worker_is_silent_after_half_of_its_time(engine: Engine, clock: VirtualClock) -> None:
+    await engine.workers.register("w1", ["a"], ttl="60s")
+
+    async def is_silent() -> bool:
+        [worker] = (await engine.workers.list()).items
+        return worker.is_silent(clock.now())
+
+    clock.advance("29s")
+    assert not await is_silent()
+    clock.advance("1s")
+    assert await is_silent()
+    await engine.workers.heartbeat("w1")
+    assert not await is_silent()
+
+
 async def test_silent_worker_is_swept_with_one_event(engine: Engine, clock: VirtualClock) -> None:
     await engine.workers.register("w1", ["a"], ttl="10s")
     await engine.for_namespace("other").workers.register("w2", ["a"], ttl="10s")

@@ -223,8 +223,8 @@ PLANTED = (
     PlantedFault(
         "no fence check in one statement",
         f"{ZOMBIES}[postgres]",
-        Edit(POSTGRES_SQL, "        AND e.epoch = item.epoch\n", "", after="-- name: complete_if_owned"),
-        Edit(POSTGRES_SQL, "        AND e.lease_id = item.lease_id\n", "", after="-- name: complete_if_owned"),
+        Edit(POSTGRES_SQL, "        AND e.epoch = owned.epoch\n", "", after="-- name: complete_single_if_owned"),
+        Edit(POSTGRES_SQL, "        AND e.lease_id = owned.lease_id\n", "", after="-- name: complete_single_if_owned"),
     ),
     PlantedFault(
         "no state check",
@@ -255,6 +255,8 @@ PLANTED = (
         "claim does not lock rows",
         f"{KILLS}[postgres]",
         Edit(POSTGRES_SQL, "        FOR NO KEY UPDATE SKIP LOCKED\n", "", after="-- name: claim_waiting"),
+        Edit(POSTGRES_SQL, "    WHERE e.ctid = head.ctid\n", "    WHERE e.id = head.id\n"),
+        Edit(POSTGRES_SQL, "        found.ctid,\n", "        found.ctid, found.id,\n"),
     ),
     PlantedFault(
         "event is written outside the transaction",

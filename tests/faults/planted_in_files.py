@@ -100,6 +100,21 @@ PLANTED_IN_FILES = (
         Edit(f"{SQLITE}/store_file.py", "_OWNER_ONLY = 0o600", "_OWNER_ONLY = 0o644"),
     ),
     PlantedFault(
+        "app follows the working directory",
+        f"{COPIES}::test_app_keeps_its_store_after_a_change_of_the_working_directory",
+        Edit("app/app.py", "make_absolute(_validate_store(store), self._folder)", "_validate_store(store)"),
+    ),
+    PlantedFault(
+        "key file that others can read is not reported",
+        f"{COPIES}::test_key_file_that_others_can_read_logs_a_warning",
+        Edit("store/file_permissions.py", "    if can_others_read(path):\n", "    if False:\n"),
+    ),
+    PlantedFault(
+        "missing file locks are reported as a read-only folder",
+        f"{COPIES}::test_file_system_without_locks_has_its_own_error",
+        Edit(f"{SQLITE}/errors.py", "error.errno in _LOCK_ERRORS", "error.errno in ()"),
+    ),
+    PlantedFault(
         "invariant is not checked",
         "../conformance/test_find_damage.py::test_violated_invariant_is_reported[postgres-check_versions]",
         Edit("store/sql/check.sql", "WHERE e.version <>", "WHERE FALSE AND e.version <>"),

@@ -26,7 +26,7 @@ UNPLANNED = {
 UNPLANNED |= dict.fromkeys(INVARIANTS, "an invariant of the whole store")
 BY_ID = {
     "renew_if_owned", "renew_noted_if_owned", "progress_if_owned", "complete_if_owned", "record_steps_if_owned",
-    "save_execution", "complete_linked_if_owned", "release_members", "end_members",
+    "save_execution", "complete_linked_if_owned", "complete_single_if_owned", "release_members", "end_members",
 }  # fmt: skip
 # The index that a statement uses, and the columns of its index condition.
 INDEX_CONDITIONS = {

@@ -70,7 +70,10 @@ _LIMITS: dict[ModuleType, dict[str, str]] = {
         "MAX_SHOW_BYTES": "bytes of these values as JSON",
     },
     suspending: {"MAX_OPEN_WAITPOINTS": "open waitpoints of one execution"},
-    continuing: {"MAX_REPORT_BYTES": "bytes of the report of a divergence"},
+    continuing: {
+        "MAX_REPORT_BYTES": "bytes of the report of a divergence",
+        "MAX_EVENT_TRACEBACK": "characters of the traceback in the event of a failure; the end is kept",
+    },
     postponing: {
         "MAX_DIVERGED_FOR": "how long an execution waits for a worker whose code matches its journal",
         "MAX_FAILED_RUNS": "runs of an attempt that fail inside the engine before the execution is held",

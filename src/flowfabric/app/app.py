@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from flowfabric.worker import Worker
 
 _BACKOFF = Backoff()
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 _apps: WeakSet[App] = WeakSet()
 
 
@@ -234,7 +236,7 @@ class App:
 
         Inside a task, it acts in the namespace of the task's execution.
         """
-        engine, branch = await self.engines.get(self.store), BRANCH.get()
+        engine, branch = self.engines.ready or await self.engines.get(self.store), BRANCH.get()
         return engine if branch is None or branch.run.app is not self else engine.for_lease(branch.run.lease)
 
     @property
@@ -336,12 +338,17 @@ class Engines:
         options: StoreOptions = {**self._options, **instead}
         return connect(store, namespace=self._namespace, **options)
 
+    @property
+    def ready(self) -> Engine | None:
+        """The open engine of the running loop, if there is one."""
+        loop = asyncio.get_running_loop()
+        return (self._adopted.get(loop) or self._ready.get(loop)) if self._forks == Forks.number else None
+
     async def get(self, store: str) -> Engine:
         """Return the engine of the running loop. The engine is closed by `close` or at the end of the loop."""
-        loop = asyncio.get_running_loop()
-        ready = self._adopted.get(loop) or self._ready.get(loop)
-        if ready is not None and self._forks == Forks.number:
+        if (ready := self.ready) is not None:
             return ready
+        loop = asyncio.get_running_loop()
         self._drop_closed()
         if loop not in self._opening:
             # The engine's tasks must not inherit the context of the first caller.

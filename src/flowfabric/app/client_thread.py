@@ -11,14 +11,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import Context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.runtime.branch import BRANCH, STEP
+from flowfabric.runtime.branch import BRANCH, STEP, BranchResult
 from flowfabric.store.forks import call_after_fork, check_not_forked
 from flowfabric.values.aliases import Durable
 
 T = TypeVar("T")
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 
 
 class ClientThread:
@@ -82,13 +84,21 @@ def _wait_on(loop: asyncio.AbstractEventLoop, call: Durable[T]) -> T:
     Cancel the call if this thread is interrupted.
     """
     # Use an empty context, so that the call does not see the caller's branch or step and become durable again.
-    future: Future[T] = Context().run(asyncio.run_coroutine_threadsafe, _await_call(call), loop)
+    future: Future[BranchResult] = Context().run(asyncio.run_coroutine_threadsafe, _await_call(call), loop)
     try:
-        return future.result()
+        ending = future.result()
     except BaseException:
         future.cancel()
         raise
+    if ending.error is not None:
+        raise ending.error
+    value: T = ending.value
+    return value
 
 
-async def _await_call(call: Durable[T]) -> T:
-    return await call
+async def _await_call(call: Durable[Any]) -> BranchResult:
+    """Return how the call ended. An error that a future raises would get frames of the standard library."""
+    try:
+        return BranchResult(await call)
+    except Exception as error:
+        return BranchResult(error=error)

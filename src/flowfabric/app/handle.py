@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Description
 _PRINCIPAL = "program"
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 
 
 class Handle(Generic[R_co]):
@@ -189,20 +191,25 @@ class Handle(Generic[R_co]):
 
 @awaited_as("Handle.result")
 async def _result(handle: Handle[T], timeout: Duration | None) -> T:  # noqa: ASYNC109
-    end = await _wait_for_end(handle, timeout)
-    if end is None:
-        raise TimeoutError(f"execution {handle.id} has not ended within {timeout}")
-    value: T = end.value()
+    value: T = (await wait_for_end(handle, timeout)).value()
     return value
 
 
 @awaited_as("Handle.outcome")
 async def _outcome(handle: Handle[Any], timeout: Duration | None) -> Any:  # noqa: ASYNC109
-    end = await _wait_for_end(handle, timeout)
+    end = await _find_end(handle, timeout)
     return TimedOut(datetime.now(UTC)) if end is None else end.outcome
 
 
-async def _wait_for_end(handle: Handle[Any], timeout: Duration | None) -> results.FinalOutcome | None:  # noqa: ASYNC109
+async def wait_for_end(handle: Handle[Any], timeout: Duration | None = None) -> results.FinalOutcome:  # noqa: ASYNC109
+    """Return how the execution ended. Raise `TimeoutError` if it has not ended within `timeout`."""
+    end = await _find_end(handle, timeout)
+    if end is None:
+        raise TimeoutError(f"execution {handle.id} has not ended within {timeout}")
+    return end
+
+
+async def _find_end(handle: Handle[Any], timeout: Duration | None) -> results.FinalOutcome | None:  # noqa: ASYNC109
     engine = await handle.app.engine()
     outcome = await results.wait_for_end(engine, handle.id, timeout)
     if outcome is None:

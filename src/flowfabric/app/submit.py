@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -17,6 +19,7 @@ from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, InvalidRequest, NotFound
 from flowfabric.core.executions.outcomes import Submitted
 from flowfabric.core.executions.requests import Submission
+from flowfabric.core.executions.states import State
 from flowfabric.core.workers import find_missing_worker
 from flowfabric.runtime import results
 from flowfabric.runtime.branch import BRANCH, STEP, current_branch
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
     from flowfabric.app.app import App
     from flowfabric.app.task import Call, Task
     from flowfabric.engine.engine import Engine
+
+
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 
 
 def submit(task: Task[P, R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Durable[Handle[R]]:
@@ -121,8 +128,14 @@ async def _find_id(app: App, base: str, key: str) -> UUID:
 @awaited_as("Task.run")
 async def _run(task: Task[..., R], submission: Submission) -> R:
     engine = await task.app.engine()
-    with _warn_without_worker(task.app, engine, submission):
+    waiting, key = _waiting_runs(), object()
+    waiting[key] = time.monotonic(), task.app, engine, submission
+    try:
         id_, outcome = await results.run_to_end(engine, submission)
+    finally:
+        del waiting[key]
+    if outcome.state is State.COMPLETED:
+        return task.result_codec.restore(outcome.result or b"null")
     value: R = (await results.read_end(engine, id_, outcome, task, task.result_codec)).value()
     return value
 
@@ -132,25 +145,40 @@ async def _run(task: Task[..., R], submission: Submission) -> R:
 
 _log = logging.getLogger("flowfabric.app")
 _WARN_AFTER_S = 5.0
+_TIMER_ERROR_S = 0.005
 _MAX_WARNED = 1_000
 _warned: WeakKeyDictionary[App, set[tuple[str, str]]] = WeakKeyDictionary()
 _checks: set[asyncio.Task[None]] = set()
+_Runs: TypeAlias = dict[object, tuple[float, "App", "Engine", Submission]]
+# The waiting runs of each event loop with the time of their start, the oldest first. All runs of a loop share a timer.
+_waiting: dict[asyncio.AbstractEventLoop, _Runs] = {}
 
 
-@contextmanager
-def _warn_without_worker(app: App, engine: Engine, submission: Submission) -> Iterator[None]:
-    """Warn once per kind and lane if the block takes some seconds and no live worker can claim the execution."""
+def _waiting_runs() -> _Runs:
+    """Return the waiting runs of the running loop. Those that wait for some seconds are checked."""
+    loop = asyncio.get_running_loop()
+    waiting = _waiting.get(loop)
+    if waiting is None:
+        for closed in [other for other in _waiting if other.is_closed()]:
+            del _waiting[closed]
+        waiting = _waiting[loop] = {}
+        loop.call_later(_WARN_AFTER_S, _check_late_runs, loop, context=Context())
+    return waiting
 
-    def start_check() -> None:
-        check = asyncio.ensure_future(_check_workers(app, engine, submission))
+
+def _check_late_runs(loop: asyncio.AbstractEventLoop) -> None:
+    """Look for workers for the runs that have waited for long, once per kind and lane. Do so again while runs wait."""
+    waiting, began_until = _waiting[loop], time.monotonic() - _WARN_AFTER_S + _TIMER_ERROR_S
+    late = [run for run in waiting.values() if run[0] <= began_until]
+    kinds = {(app, submission.kind, submission.lane): (engine, submission) for _, app, engine, submission in late}
+    for (app, _, _), (engine, submission) in kinds.items():
+        check = loop.create_task(_check_workers(app, engine, submission))
         _checks.add(check)
         check.add_done_callback(_checks.discard)
-
-    timer = asyncio.get_running_loop().call_later(_WARN_AFTER_S, start_check)
-    try:
-        yield
-    finally:
-        timer.cancel()
+    if waiting:
+        loop.call_later(_WARN_AFTER_S, _check_late_runs, loop, context=Context())
+    else:
+        del _waiting[loop]
 
 
 async def _check_workers(app: App, engine: Engine, submission: Submission) -> None:

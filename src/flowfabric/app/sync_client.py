@@ -26,6 +26,8 @@ from flowfabric.runtime.signals import Delivery, Signal
 from flowfabric.values.aliases import Duration, P, R, R_co, T
 from flowfabric.values.records import Cancelled, Completed, Expired, Failed, Skipped, TimedOut
 
+__tracebackhide__ = True
+
 
 class Handle(Generic[R_co]):
     """The `.sync` view of a handle: the same methods, each of which waits and returns the value."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flowfabric.app.app import App
     from flowfabric.app.task import Task
     from flowfabric.engine.engine import Engine
+    from flowfabric.runtime.results import FinalOutcome
     from flowfabric.worker import Worker
 
 T = TypeVar("T")
@@ -29,6 +30,8 @@ DEFAULT_LANE = "default"
 DEFAULT_LEASE = "30s"
 DEFAULT_CONCURRENCY = 16
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 _log = logging.getLogger("flowfabric.worker")
 
 
@@ -41,7 +44,9 @@ def run_until_signalled(app: App, options: Mapping[str, Any]) -> None:
 def run_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
     """Submit an execution, and run a worker in a new event loop until the execution has ended."""
     with _log_to_stderr(logging.WARNING):
-        return _run_in_own_loop(_work_until_ended(app, task, args, kwargs))
+        end = _run_in_own_loop(_work_until_ended(app, task, args, kwargs))
+    value: T = end.value()
+    return value
 
 
 @asynccontextmanager
@@ -107,8 +112,12 @@ async def _work_until_signalled(app: App, options: Mapping[str, Any]) -> None:
     await run_until_signal(enter_worker(app, **options), app.engines.close)
 
 
-async def _work_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
+async def _work_until_ended(
+    app: App, task: Task[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> FinalOutcome:
     """Submit an execution, and run a worker for all lanes and capabilities of the app until the execution has ended."""
+    from flowfabric.app.handle import wait_for_end
+
     async with app:
         app.check()
         handle = await task.submit(*args, **kwargs)
@@ -116,7 +125,7 @@ async def _work_until_ended(app: App, task: Task[..., T], args: tuple[Any, ...],
         lanes = {submission.lane, *lanes_of(app)}
         capabilities = {*submission.requires, *(name for each in app.tasks.values() for name in each.settings.requires)}
         async with enter_worker(app, lanes=sorted(lanes), capabilities=capabilities) as worker:
-            return await _wait_unless_interrupted(handle.result(), worker)
+            return await _wait_unless_interrupted(wait_for_end(handle), worker)
 
 
 class _Interrupted(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric.cli.spec import CommandSpec, argument, flag, repeatable
+from flowfabric.cli.spec import Argument, CommandSpec, argument, flag, repeatable
 
 # Commands that submit and show executions.
 STATES = (
@@ -43,8 +43,9 @@ they default to the task's decorator, and the execution is submitted to the app'
 LIST = CommandSpec(
     name="list", help="list executions, newest first", run="show:list_executions",
     arguments=(
-        argument("--state", choices=STATES, help="only in this state"),
+        repeatable("--state", choices=STATES, help="only in this state; repeatable"),
         argument("--lane", help="only on this lane"), argument("--kind", help="only of this kind"),
+        argument("--flow", metavar="ID", help="only members of this flow"),
         argument("--key", help="only the execution that holds this idempotency key"),
         TAG, SINCE, UNTIL, argument("--limit", type=int, metavar="N", help=LIMIT.help), CURSOR,
         flag("--all", help="show all pages"),
@@ -81,6 +82,25 @@ EVENTS = CommandSpec(
 EXECUTION_COMMANDS = (SUBMIT, LIST, SHOW, HISTORY, EXPLAIN, EVENTS)
 
 # Commands that change executions.
+ENDED, HELD_FROM = ("completed", "failed", "cancelled", "expired", "skipped"), ("waiting", "delayed")
+BULK_NOTE = "With --all, it acts on every execution that matches the filters."
+
+
+def bulk_arguments(states: tuple[str, ...], default: str) -> tuple[Argument, ...]:
+    """Return the arguments of a command that acts on one execution, or on all that match filters."""
+    return (
+        argument("id", metavar="ID", nargs="?", help="the execution"),
+        flag("--all", help="act on all executions that match the filters below"),
+        flag("--dry-run", help="with --all: only list the executions"),
+        repeatable("--state", choices=states, help=f"with --all: only in this state; repeatable ({default})"),
+        argument("--lane", help="with --all: only on this lane"),
+        argument("--kind", help="with --all: only of this kind"),
+        repeatable("--tag", metavar="KEY=VALUE", help="with --all: only with this tag; repeatable"),
+        argument("--since", metavar="TIME", help=f"with --all: {SINCE.help}"),
+        argument("--until", metavar="TIME", help=f"with --all: {UNTIL.help}"),
+    )
+
+
 POLICIES = ("cancel_all", "cancel_pending", "flow_only")
 
 SIGNAL = CommandSpec(
@@ -113,11 +133,12 @@ REJECT = CommandSpec(
 )  # fmt: skip
 CANCEL = CommandSpec(
     name="cancel", help="cancel an execution or a flow", run="operate:cancel", is_audited=True, needs_confirmation=True,
+    description=BULK_NOTE,
     arguments=(
-        argument("id", metavar="ID", help="the execution, or with --flow the flow"),
+        *bulk_arguments(tuple(state for state in STATES if state not in ENDED), "all of them"),
         flag("--children", help="cancel its children too"),
         argument("--grace", metavar="DURATION", help="give the worker this long to clean up"),
-        flag("--flow", help="cancel a flow"),
+        flag("--flow", help="cancel the flow with this ID"),
         argument("--policy", choices=POLICIES, help="which members to cancel (cancel_all)"),
         argument("--wait", metavar="DURATION", help="wait up to this long until all members are cancelled"),
     ),
@@ -132,8 +153,9 @@ REVOKE = CommandSpec(
 )  # fmt: skip
 REPLAY = CommandSpec(
     name="replay", help="run an ended execution again", run="operate:replay", is_audited=True, needs_confirmation=True,
+    description=BULK_NOTE,
     arguments=(
-        EXECUTION,
+        *bulk_arguments(ENDED, "failed"),
         argument("--from-step", metavar="NAME", help="keep the records before this step, and perform it again"),
         argument("--generation", type=int, metavar="N", help="only if it is at this generation"),
     ),
@@ -152,7 +174,8 @@ PRIORITY = CommandSpec(
 )  # fmt: skip
 HOLD = CommandSpec(
     name="hold", help="hold a waiting execution until it is unheld", run="operate:hold", is_audited=True,
-    arguments=(EXECUTION,),
+    needs_confirmation=True, arguments=bulk_arguments(HELD_FROM, "both"),
+    description="With --all, it holds every execution that matches the filters. Only --all asks for confirmation.",
 )  # fmt: skip
 UNHOLD = CommandSpec(
     name="unhold", help="unhold held executions", run="operate:unhold", is_audited=True, needs_confirmation=True,

@@ -59,6 +59,18 @@ def page_args(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"limit": getattr(arguments, "limit", _PAGE_SIZE), "cursor": getattr(arguments, "cursor", None)}
 
 
+def filter_args(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the filters of a command as keyword arguments for a list of executions."""
+    return {
+        "state": arguments.state or None,
+        "lane": arguments.lane,
+        "kind": arguments.kind,
+        "tags": parse_tags(arguments.tag) or None,
+        "created_from": parse_time(arguments.since, "--since"),
+        "created_until": parse_time(arguments.until, "--until"),
+    }
+
+
 def principal(arguments: argparse.Namespace) -> str:
     """Return the principal of --principal, or else the name of the system user."""
     if arguments.principal is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 from flowfabric.app.app import App
 from flowfabric.app.loader import load_app
@@ -15,7 +17,9 @@ from flowfabric.app.store_address import (
     working_directory,
 )
 from flowfabric.cli.spec import DEFAULTS
-from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.errors import FlowFabricError, InvalidRequest, NotFound
+from flowfabric.core.ids import parse_id_prefix
+from flowfabric.engine import Engine, FlowPage, Page
 from flowfabric.engine.opener import EngineOpener, StoreOptions, connect
 
 
@@ -32,6 +36,30 @@ def open_for_writing(arguments: argparse.Namespace) -> EngineOpener:
 def open_and_migrate(arguments: argparse.Namespace) -> EngineOpener:
     """Open the store; create it or update its schema if necessary."""
     return _connect(arguments, durable=not arguments.not_durable, migrate=True)
+
+
+async def find_execution(engine: Engine, text: str) -> UUID:
+    """Return the id of the execution that an argument names by its id or by the start of its id."""
+    return await _complete_id(text, "execution", lambda prefix: engine.executions.list(id_prefix=prefix, limit=2))
+
+
+async def find_flow(engine: Engine, text: str) -> UUID:
+    """Return the id of the flow that an argument names by its id or by the start of its id."""
+    return await _complete_id(text, "flow", lambda prefix: engine.flows.list(id_prefix=prefix, limit=2))
+
+
+async def _complete_id(text: str, what: str, fetch: Callable[[str], Awaitable[Page | FlowPage]]) -> UUID:
+    first, last = parse_id_prefix(text, "ID")
+    if first == last:
+        # A purged execution is no longer listed, but its events can still be read by its id.
+        return first
+    ids = [item.id for item in (await fetch(text)).items]
+    if not ids:
+        raise NotFound(f"{what}_not_found", f"no {what} of this namespace has an id that starts with {text}", id=text)
+    if len(ids) > 1:
+        message = f"{text} is the start of several ids, such as {ids[0]} and {ids[1]}; add characters"
+        raise InvalidRequest("ambiguous_id", message, ids=ids)
+    return ids[0]
 
 
 def store_url(arguments: argparse.Namespace) -> str:

@@ -74,6 +74,11 @@ def escape(text: str) -> str:
     )
 
 
+def escape_lines(text: str) -> list[str]:
+    """Return the lines of a text, each of them escaped."""
+    return [escape(line) for line in text.strip().split("\n")]
+
+
 def display_width(text: str) -> int:
     """Return the number of columns that a text takes."""
     if text.isascii():

@@ -18,6 +18,7 @@ from uuid import UUID
 from flowfabric.core.errors import InvalidRequest
 
 _TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PREFIX_DIGITS = re.compile(r"[0-9a-f]{4,32}")
 _RESERVED = frozenset({UUID(int=0), UUID(int=2**128 - 1)})
 _COUNTER_BITS = 42
 _COUNTER_LIMIT = 1 << _COUNTER_BITS
@@ -69,6 +70,19 @@ def parse_id(value: object, name: str = "id") -> UUID:
     # The message does not show the value, which may be a token passed by mistake.
     other = "other text" if isinstance(value, str) else type(value).__name__
     message = f"{name} must be a UUID or its 36-character text, not {other}"
+    raise InvalidRequest("invalid_id", message, name=name)
+
+
+def parse_id_prefix(value: object, name: str = "id") -> tuple[UUID, UUID]:
+    """Return the lowest and the highest id whose text starts with `value`, which is at least 4 hexadecimal digits."""
+    text = value.lower() if isinstance(value, str) else ""
+    digits = text.replace("-", "")
+    if _PREFIX_DIGITS.fullmatch(digits):
+        first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+        if text == digits or str(first).startswith(text):
+            return first, last
+    # The message does not show the value, which may be a token passed by mistake.
+    message = f"{name} must be an id, or the start of one with at least 4 characters, such as 019a3f5c"
     raise InvalidRequest("invalid_id", message, name=name)
 
 

@@ -39,6 +39,10 @@ class WorkerInfo(Registration):
         """Return True if the worker has sent a heartbeat within its TTL."""
         return self.expires_at > now
 
+    def is_silent(self, now: datetime) -> bool:
+        """Return True if the worker has sent no heartbeat for half of its TTL. Its process was probably killed."""
+        return self.seen_at + self.ttl / 2 <= now
+
     def knows(self, kind: str) -> bool:
         """Return True if the worker runs executions of this kind."""
         return self.kinds is None or kind in self.kinds
@@ -96,7 +100,7 @@ def worker_not_found(instance: str) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class MissingWorker:
-    """Why no live worker can claim some work: nobody serves its lane, runs its kind or offers its capabilities."""
+    """Why no live worker can claim some work: no worker serves its lane, runs its kind or offers its capabilities."""
 
     cause: Literal["lane", "kind", "capabilities"]
     sentence: str

@@ -32,12 +32,12 @@ async def claim_leases(context: Context, request: Claim) -> list[Lease]:
     requested_at = time.monotonic()
     claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), False))
     for _ in range(_CLAIM_RETRIES):
-        if not claimed.all_locked:
+        if claimed.leases or not claimed.is_incomplete:
             break
         claimed = await context.call(claim, ClaimAttempt(request, context.lease_bits(request.limit), True))
-    if claimed.all_locked:
-        # The locked rows may be unlocked without a change, which sends no notification, so the workers must claim again
-        # soon.
+    if claimed.is_incomplete:
+        # The rows that other transactions had locked or changed may be free without a notification, so the workers must
+        # claim again soon.
         context.wakeups.waiters.notify_workers_soon()
     leases = list(claimed.leases)
     if leases and not claimed.is_current:

@@ -106,10 +106,11 @@ class Context:
             return other.call(operation, request)
         if self.observer is not None:
             return self._call_observed(operation, request)
-        if isinstance(operation, BatchOperation):
-            return self._batcher(operation).submit(request)
-        assert isinstance(operation, SingleOperation), "there are two kinds of operations"
-        return self._run(operation, request)
+        # The other order would be slow, because BatchOperation is an abstract class.
+        if isinstance(operation, SingleOperation):
+            return self._run(operation, request)
+        assert isinstance(operation, BatchOperation), "there are two kinds of operations"
+        return self._batcher(operation).submit(request)
 
     async def _call_observed(self, operation: Operation[Request, Outcome], request: Request) -> Outcome:
         assert self.observer is not None, "the caller checks this"

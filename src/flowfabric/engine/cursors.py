@@ -13,6 +13,7 @@ from uuid import UUID
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 
+FIRST_ID = UUID(int=0)
 LAST_ID = UUID(int=2**128 - 1)
 _DIGEST_BYTES = 8
 Item = TypeVar("Item")
@@ -43,6 +44,11 @@ def query_digest(namespace: str, filters: Mapping[str, Any]) -> str:
     """Return a digest that identifies a query."""
     document = json.dumps([namespace, filters], default=str, sort_keys=True)
     return hashlib.sha256(document.encode()).hexdigest()[: 2 * _DIGEST_BYTES]
+
+
+def id_after(id_: UUID) -> UUID:
+    """Return the id that follows this one. `LAST_ID` is reserved, so no object has it."""
+    return UUID(int=min(id_.int + 1, LAST_ID.int))
 
 
 def make_cursor(last: UUID | str, query: str) -> str:

@@ -16,12 +16,12 @@ from flowfabric.core.executions.records import Event, RecordedStep
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import State
 from flowfabric.core.executions.views import ApproximateCount, Description, Outcome, Page, StateSnapshot, Summary
-from flowfabric.core.ids import parse_id
+from flowfabric.core.ids import parse_id, parse_id_prefix
 from flowfabric.core.policy import DEFAULT_POLICY, Policy, span
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context
-from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
+from flowfabric.engine.cursors import FIRST_ID, LAST_ID, cut_page, id_after, open_cursor, query_digest
 from flowfabric.engine.repeats import with_ids
 from flowfabric.notify.hub import POLL_WHILE_LISTENING_S, NotifyHub
 from flowfabric.notify.waiters import Waiter, end_topic
@@ -132,17 +132,38 @@ class Executions:
         The call starts to listen for the end before it stores the execution, so it needs no read after the submission.
         """
         request = self._request(_check_submission(submission))
-        wakeups, check = self._context.wakeups, self._check_until(request.id, until)
+        _check_condition(until)
         try:
-            with wakeups.waiter([end_topic(request.id)]) as waiter:
-                outcome = await self._submit(request)
-                if isinstance(outcome, Created):
-                    return outcome.id, await _wait_for(wakeups, waiter, check)
-            snapshot = await self.wait_until(outcome.id, until)
+            if submission.id is None:
+                return await self._submit_and_expect(request, until)
+            # Several callers may wait for an id that a caller has chosen.
+            outcome = await self._submit(request)
+            return outcome.id, await self._wait_until(outcome.id, until)
         except Unavailable as error:
             raise with_ids(error, id=request.id) from error
+
+    async def _submit_and_expect(
+        self, request: SubmitRequest, until: Callable[[StateSnapshot], bool]
+    ) -> tuple[UUID, StateSnapshot]:
+        wakeups, id_ = self._context.wakeups, request.id
+        end = wakeups.expect_end(id_)
+        try:
+            outcome = await self._submit(request)
+            while isinstance(outcome, Created):
+                snapshot = await end
+                if snapshot is None:
+                    end = wakeups.expect_end(id_)
+                    snapshot = await self._context.call(PEEK, id_)
+                if snapshot.outcome is not None or until(snapshot):
+                    return id_, snapshot
+        finally:
+            wakeups.waiters.forget_end(id_)
+        return outcome.id, await self._wait_until(outcome.id, until)
+
+    async def _wait_until(self, id_: UUID, until: Callable[[StateSnapshot], bool]) -> StateSnapshot:
+        snapshot = await self.wait_until(id_, until)
         assert snapshot is not None, "there was no timeout"
-        return outcome.id, snapshot
+        return snapshot
 
     async def submit_in_transaction(self, connection: object, submission: Submission) -> Submitted:
         """Store one execution in the open transaction of an asynchronous connection.
@@ -221,10 +242,12 @@ class Executions:
     async def list(
         self,
         *,
-        state: State | str | None = None,
+        state: State | str | Collection[State | str] | None = None,
         lane: str | None = None,
         kind: str | None = None,
         key: str | None = None,
+        flow: UUID | str | None = None,
+        id_prefix: str | None = None,
         tags: Mapping[str, str] | None = None,
         created_from: datetime | None = None,
         created_until: datetime | None = None,
@@ -233,21 +256,25 @@ class Executions:
     ) -> Page:
         """Return one page of executions that match all filters, newest id first.
 
-        Pass `next_cursor` of the page to get the next one.
+        `state` may be several states. `flow` selects the members of a flow, and `id_prefix` the ids that start with
+        these characters. Pass `next_cursor` of the page to get the next one.
         """
         context = self._context
+        first, last = (FIRST_ID, LAST_ID) if id_prefix is None else parse_id_prefix(id_prefix, "id_prefix")
         filters: dict[str, Any] = {
-            "states": tuple(State) if state is None else (parse_choice(State, state, "state"),),
+            "states": _parse_states(state),
             "lane": None if lane is None else validation.name(lane, "lane"),
             "kind": None if kind is None else validation.name(kind, "kind"),
             "key": None if key is None else validation.name(key, "key"),
+            "flow": None if flow is None else parse_id(flow, "flow"),
+            "first": first,
             "created_from": None if created_from is None else validation.timestamp(created_from, "created_from"),
             "created_until": None if created_until is None else validation.timestamp(created_until, "created_until"),
             "tags": None if tags is None else validation.tags(tags),
         }
         size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
-        query = query_digest(context.namespace, filters)
-        before = LAST_ID if cursor is None else open_cursor(cursor, query)
+        query = query_digest(context.namespace, {**filters, "last": last})
+        before = id_after(last) if cursor is None else open_cursor(cursor, query)
         listing = Listing(namespace=context.namespace, before=before, limit=size + 1, **filters)
         summaries = await context.call(list_executions, listing)
         return Page(*cut_page(summaries, size, query, lambda execution: execution.id))
@@ -267,7 +294,10 @@ class Executions:
         return await self._context.call(set_tags, tag_change(id, tags, "id"))
 
     async def _submit(self, request: SubmitRequest) -> Submitted:
-        return self._note_submitted(request, await self._context.call(SUBMIT, request))
+        outcome = await self._context.call(SUBMIT, request)
+        if isinstance(outcome, Created) and not request.submission.has_times:
+            return outcome
+        return self._note_submitted(request, outcome)
 
     def _note_submitted(self, request: SubmitRequest, outcome: Submitted) -> Submitted:
         """Announce the due times of a new execution, and return the outcome.
@@ -293,8 +323,7 @@ class Executions:
         return submission.id if isinstance(submission.id, UUID) else self._context.ids.mint()
 
     def _check_until(self, id_: UUID, until: Callable[[StateSnapshot], bool]) -> Check[StateSnapshot]:
-        if not callable(until):
-            raise InvalidRequest("invalid_type", f"until must be a function, not {type(until).__name__}", field="until")
+        _check_condition(until)
 
         async def check(payload: StateSnapshot | None) -> StateSnapshot | None:
             snapshot = await self._context.call(PEEK, id_) if payload is None else payload
@@ -358,6 +387,18 @@ def tag_change(id: object, tags: object, field: str) -> TagChange:
 
 def _has_ended(snapshot: StateSnapshot) -> bool:
     return snapshot.outcome is not None
+
+
+def _check_condition(until: object) -> None:
+    if not callable(until):
+        raise InvalidRequest("invalid_type", f"until must be a function, not {type(until).__name__}", field="until")
+
+
+def _parse_states(value: object) -> tuple[State, ...]:
+    if value is None:
+        return tuple(State)
+    values = (value,) if isinstance(value, str) or not isinstance(value, Collection) else value
+    return tuple(dict.fromkeys(parse_choice(State, state, "state") for state in values))
 
 
 def _check_submission(value: object) -> Submission:

@@ -28,12 +28,12 @@ from flowfabric.core.flows.outcomes import (
 )
 from flowfabric.core.flows.records import CancelPolicy, FlowState
 from flowfabric.core.flows.resolution import MAX_CANCELLED
-from flowfabric.core.ids import derive_id, parse_id, parse_new_id
+from flowfabric.core.ids import derive_id, parse_id, parse_id_prefix, parse_new_id
 from flowfabric.core.policy import DEFAULT_POLICY, Policy
 from flowfabric.core.validation import parse_choice
 from flowfabric.core.waits.schemas import DeclaredSignals
 from flowfabric.engine.context import Context, audit_info
-from flowfabric.engine.cursors import LAST_ID, cut_page, open_cursor, query_digest
+from flowfabric.engine.cursors import FIRST_ID, LAST_ID, cut_page, id_after, open_cursor, query_digest
 from flowfabric.engine.executions import tag_change, wait_until_ended
 from flowfabric.engine.repeats import with_ids
 from flowfabric.ops.executions.update import set_flow_tags
@@ -50,7 +50,6 @@ from flowfabric.ops.flows.read import (
 from flowfabric.ops.flows.submit import SUBMIT_FLOW, NewFlow, NewMember, upstream_of
 from flowfabric.ops.leases.read import READ_INPUTS
 
-_FIRST_ID = UUID(int=0)
 _NO_TAGS: Mapping[str, str] = {}
 
 
@@ -247,7 +246,7 @@ class Flows:
         """Return one page of the members of the flow, including children."""
         id_, size = parse_id(flow_id, "flow_id"), validation.integer(limit, "limit", 1, validation.MAX_BATCH)
         query = query_digest(self._context.namespace, {"members": id_})
-        after = _FIRST_ID if cursor is None else open_cursor(cursor, query)
+        after = FIRST_ID if cursor is None else open_cursor(cursor, query)
         members = await self._context.call(list_members, MemberPage(id_, after, size + 1))
         return Page(*cut_page(members, size, query, lambda member: member.id))
 
@@ -257,6 +256,7 @@ class Flows:
         state: FlowState | str | None = None,
         name: str | None = None,
         tags: Mapping[str, str] | None = None,
+        id_prefix: str | None = None,
         created_from: datetime | None = None,
         created_until: datetime | None = None,
         limit: int = 100,
@@ -264,9 +264,12 @@ class Flows:
     ) -> FlowPage:
         """Return one page of flows that match all filters, newest id first.
 
-        Pass `next_cursor` of the page to get the next one.
+        `id_prefix` selects the ids that start with these characters. Pass `next_cursor` of the page to get the next
+        one.
         """
+        first, last = (FIRST_ID, LAST_ID) if id_prefix is None else parse_id_prefix(id_prefix, "id_prefix")
         filters: dict[str, Any] = {
+            "first": first,
             "state": None if state is None else parse_choice(FlowState, state, "state"),
             "name": None if name is None else validation.name(name, "name"),
             "tags": None if tags is None else validation.tags(tags),
@@ -274,8 +277,8 @@ class Flows:
             "created_until": None if created_until is None else validation.timestamp(created_until, "created_until"),
         }
         size = validation.integer(limit, "limit", 1, validation.MAX_BATCH)
-        query = query_digest(self._context.namespace, {"flows": True, **filters})
-        before = LAST_ID if cursor is None else open_cursor(cursor, query)
+        query = query_digest(self._context.namespace, {"flows": True, "last": last, **filters})
+        before = id_after(last) if cursor is None else open_cursor(cursor, query)
         flows = await self._context.call(list_flows, FlowListing(before=before, limit=size + 1, **filters))
         return FlowPage(*cut_page(flows, size, query, lambda flow: flow.id))
 

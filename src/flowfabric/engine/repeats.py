@@ -60,7 +60,9 @@ class RepeatingStore:
     async def run_single(self, body: Body[Result], *, is_urgent: bool = False) -> Result:
         """Run a `body` that needs no explicit transaction."""
         run = partial(self._store.run_single, is_urgent=True) if is_urgent else self._store.run_single
-        return await self._call(run, body)
+        # A single statement may rely on ids that exist nowhere yet. After a lost reply they may exist.
+        repeat = partial(self._store.run, is_urgent=True) if is_urgent else self._store.run
+        return await self._call(run, body, repeat)
 
     async def read(self, body: Body[Result]) -> Result:
         """Run a `body` that only reads."""
@@ -70,14 +72,19 @@ class RepeatingStore:
         """Run a `body` that runs exactly one reading statement."""
         return await self._call(self._store.read_single, body)
 
-    async def _call(self, run: Callable[[Any], Coroutine[Any, Any, Result]], body: Any) -> Result:
+    async def _call(
+        self,
+        run: Callable[[Any], Coroutine[Any, Any, Result]],
+        body: Any,
+        repeat: Callable[[Any], Coroutine[Any, Any, Result]] | None = None,
+    ) -> Result:
         try:
             return await run(body)
         except Unavailable as error:
             if not self._can_repeat(error):
                 raise
             first_error = error
-        return await self._repeat(run, body, first_error)
+        return await self._repeat(repeat or run, body, first_error)
 
     async def _repeat(
         self, run: Callable[[Any], Coroutine[Any, Any, Result]], body: Any, first_error: Unavailable

@@ -15,14 +15,18 @@ import random
 import time
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from flowfabric.notify.listener import Listener, ListenerStatus
-from flowfabric.notify.waiters import Topic, Waiter, WaiterRegistry
+from flowfabric.notify.waiters import End, Topic, Waiter, WaiterRegistry
 from flowfabric.store.commit_hints import CommitHints
 from flowfabric.store.ports import Notifier
 
 POLL_S = 1.0
 POLL_WHILE_LISTENING_S = 10.0
+# How often the ends of executions are polled in case a notification is lost. A caller waits one to two intervals.
+_END_POLL_S = 0.125
+_END_POLL_WHILE_LISTENING_S = 1.0
 # Announcements are at least 10 ms apart, and 30 ms under load, when most workers are busy anyway.
 _GAP_S = 0.01
 _BUSY_GAP_S = 0.03
@@ -63,6 +67,13 @@ class NotifyHub:
         self._loop = asyncio.get_running_loop()
         self._listener.start()
         return Waiter(self.waiters, topics, capabilities)
+
+    def expect_end(self, id_: UUID) -> End:
+        """Return a future of the end of an execution, as `WaiterRegistry.expect_end` does."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._listener.start()
+        return self.waiters.expect_end(id_, self._loop, _END_POLL_WHILE_LISTENING_S if self.is_alive else _END_POLL_S)
 
     @property
     def is_alive(self) -> bool:

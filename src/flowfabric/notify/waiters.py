@@ -21,6 +21,7 @@ _END_NOTIFY_DELAY_S = 0.1
 _WORK_NOTIFY_DELAY_S = 0.05
 _LONG_WAIT_S = 1.0
 _WAKE_INTERVAL_S = 0.1
+End = asyncio.Future[StateSnapshot | None]
 
 
 class Waiter:
@@ -82,9 +83,42 @@ class WaiterRegistry:
         # The futures of long waits, each with the time at which it is woken. All of them share one timer.
         self._wake_at: dict[asyncio.Future[None], float] = {}
         self._wake_timer: asyncio.TimerHandle | None = None
+        # The futures of callers that wait for an end, registered before and after the last poll.
+        self._old_ends: dict[UUID, End] = {}
+        self._new_ends: dict[UUID, End] = {}
+        self._end_poll_timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._all) + len(self._old_ends) + len(self._new_ends)
+
+    def expect_end(self, id_: UUID, loop: asyncio.AbstractEventLoop, poll_s: float) -> End:
+        """Return a future of the end of an execution for which no other caller waits in this way.
+
+        Its result is the final state of the execution, or None if the caller must read the state. The caller then
+        expects the end again before it reads. Call `forget_end` if the future is no longer needed. All futures share
+        one timer, which ends their wait after once or twice `poll_s`.
+        """
+        end: End = loop.create_future()
+        self._new_ends[id_] = end
+        if self._end_poll_timer is None:
+            self._end_poll_timer = loop.call_later(poll_s, self._poll_ends, loop, poll_s)
+        return end
+
+    def forget_end(self, id_: UUID) -> None:
+        """Remove the future of an end, if it has not been completed."""
+        if self._new_ends.pop(id_, None) is None:
+            self._old_ends.pop(id_, None)
+
+    def _poll_ends(self, loop: asyncio.AbstractEventLoop, poll_s: float) -> None:
+        """Let the owners of all futures that have waited for a whole interval read the state of their execution."""
+        late, self._old_ends, self._new_ends = self._old_ends, self._new_ends, {}
+        self._end_poll_timer = loop.call_later(poll_s, self._poll_ends, loop, poll_s) if self._old_ends else None
+        _complete(late.values())
+
+    def _poll_all_ends(self) -> None:
+        ends = [*self._old_ends.values(), *self._new_ends.values()]
+        self._old_ends, self._new_ends = {}, {}
+        _complete(ends)
 
     def add(self, waiter: Waiter) -> None:
         """Register a waiter for its topics."""
@@ -106,7 +140,10 @@ class WaiterRegistry:
         """Notify the waiters of all topics in the hints."""
         if hints.anything:
             self._notify_all(self._all)
+            self._poll_all_ends()
             return
+        if self._new_ends or self._old_ends:
+            self._complete_ends(hints)
         if not self._all:
             return
         if hints.many_ended:
@@ -119,7 +156,16 @@ class WaiterRegistry:
         for topic in topics:
             self._notify_all(self._by_topic.get(topic, ()))
         for id_ in hints.ended:
-            self._notify_all(self._by_topic.get(end_topic(id_), ()), hints.completed.get(id_))
+            if waiters := self._by_topic.get(end_topic(id_)):
+                self._notify_all(waiters, hints.completed.get(id_))
+
+    def _complete_ends(self, hints: CommitHints) -> None:
+        if hints.many_ended:
+            self._notify_ends_soon()
+        for id_ in hints.ended:
+            end = self._new_ends.pop(id_, None) or self._old_ends.pop(id_, None)
+            if end is not None and not end.done():
+                end.set_result(hints.completed.get(id_))
 
     def wake_later(self, future: asyncio.Future[None], seconds: float) -> Callable[[], object]:
         """Complete the future after `seconds`, unless the returned function is called before.
@@ -179,6 +225,7 @@ class WaiterRegistry:
     def _notify_ends_now(self) -> None:
         self._end_timer = None
         self._notify_kind("end")
+        self._poll_all_ends()
 
     def _notify_kind(self, kind: str) -> None:
         self._notify_all(waiter for topic, waiters in self._by_topic.items() if topic[0] == kind for waiter in waiters)
@@ -186,6 +233,12 @@ class WaiterRegistry:
     def _notify_all(self, waiters: Iterable[Waiter], snapshot: StateSnapshot | None = None) -> None:
         for waiter in list(waiters):
             waiter.notify(snapshot)
+
+
+def _complete(ends: Iterable[End]) -> None:
+    for end in ends:
+        if not end.done():
+            end.set_result(None)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.fast_dataclass import record
 from flowfabric.runtime.journal import CallId, Record, Scope
-from flowfabric.store.forks import call_after_fork, check_not_forked
+from flowfabric.store.forks import Forks, call_after_fork, check_not_forked
 from flowfabric.values.errors import InputMismatch
 from flowfabric.values.placeholders import ENCODING
 
@@ -190,7 +191,8 @@ def current_branch() -> Branch | None:
     branch = BRANCH.get()
     if branch is None:
         return None
-    check_not_forked(branch.run.forks)
+    if Forks.number != branch.run.forks:
+        check_not_forked(branch.run.forks)
     if STEP.get() is not None:
         message = "a step cannot contain durable calls; call the function directly"
         raise InvalidRequest("durable_call_in_step", message)
@@ -212,7 +214,7 @@ def require_branch(what: str) -> Branch:
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BranchResult:
     """How a body or branch ended: with a value, or with an error."""
 
@@ -220,16 +222,104 @@ class BranchResult:
     error: BaseException | None = None
 
 
+class BodyLeft(BaseException):
+    """Ends the asyncio task of a run whose rest runs in another task, because the body had been cut off."""
+
+
+class RunTask(asyncio.Task[None]):
+    """The asyncio task of a run that a worker starts. The body of an async function runs in it too.
+
+    If somebody outside the body cancels the task, the whole run ends. If code of the body cancels it, as timeouts do,
+    only the body is cancelled. `take_over` gets the rest of a run whose body does not leave the task.
+    """
+
+    __slots__ = ("_run", "_take_over", "is_cancelled")
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, None],
+        loop: asyncio.AbstractEventLoop,
+        take_over: Callable[[Coroutine[Any, Any, bool]], None],
+    ) -> None:
+        self._run: TaskRun | None = None
+        self._take_over = take_over
+        self.is_cancelled = False
+        # A run must not inherit context variables from the code that happened to claim it.
+        super().__init__(work, loop=loop, context=Context())
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if BRANCH.get() is None:
+            self.is_cancelled = True
+            if self._run is not None:
+                self._run.abandon()
+        return super().cancel(msg)
+
+    def cancel_body(self) -> None:
+        """Cancel the code of the body, but not its run."""
+        super().cancel()
+
+    async def run_body(
+        self, run: TaskRun, branch: Branch, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> BranchResult:
+        """Run the task's function in this asyncio task, and return how it ended."""
+        self._run, branch.task = run, self
+        token = BRANCH.set(branch)
+        try:
+            ending = BranchResult(await run.task.fn(*args, **kwargs))
+        except BaseException as error:
+            ending = BranchResult(error=error)
+        finally:
+            run.exit_if_forked()
+        BRANCH.reset(token)
+        branch.task = None
+        if self._run is None:
+            raise BodyLeft
+        self._run = None
+        if self.cancelling():
+            ending = await self._end_cancel(ending)
+        return ending
+
+    def leave_body(self) -> None:
+        """Let another asyncio task do the rest of the run, unless the body has ended."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.leave_code(self)
+            self._take_over(run.run(is_cut_off=True))
+
+    async def _end_cancel(self, ending: BranchResult) -> BranchResult:
+        """Raise if the run was cancelled. Otherwise forget that the body was cancelled, since the run continues."""
+        while self.uncancel():
+            pass
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            ending = BranchResult(error=error)  # The body returned before a cancel reached it.
+        if self.is_cancelled:
+            raise asyncio.CancelledError
+        return ending
+
+
+def cancel_code_in(task: asyncio.Task[Any]) -> None:
+    """Cancel the code of a body, branch or step that runs in this asyncio task."""
+    if isinstance(task, RunTask):
+        task.cancel_body()
+    else:
+        task.cancel()
+
+
 async def run_body(run: TaskRun, branch: Branch) -> BranchResult:
     """Run the task's function from its top, and return how it ended."""
     try:
-        arguments = await _arguments(run)
+        args, kwargs = await _arguments(run)
     except InputMismatch as error:
         run.mismatch = error
         return BranchResult()
     if run.is_over:
         return BranchResult()
-    body = _start_body(run, branch, arguments)
+    task = asyncio.current_task()
+    if isinstance(task, RunTask) and run.task.is_async:
+        return await task.run_body(run, branch, args, kwargs)
+    body = _start_body(run, branch, args, kwargs)
     ended = run.dropped = run.loop.create_future()
     body.add_done_callback(lambda _: _set_done(ended))
     try:
@@ -250,10 +340,12 @@ def branch_result(body: asyncio.Future[BranchResult]) -> BranchResult:
     return BranchResult(error=asyncio.CancelledError()) if body.cancelled() else body.result()
 
 
-def drop_body(run: TaskRun) -> None:
+def drop_body(run: TaskRun, branch: Branch) -> None:
     """Stop waiting for a body that does not unwind."""
     if run.dropped is not None:
         run.loop.call_soon_threadsafe(_set_done, run.dropped)
+    elif isinstance(branch.task, RunTask):
+        run.loop.call_soon_threadsafe(branch.task.leave_body)
 
 
 def cancel_code(run: TaskRun, branches: set[Branch], *, let_finish: bool = False) -> None:
@@ -265,12 +357,12 @@ def cancel_code(run: TaskRun, branches: set[Branch], *, let_finish: bool = False
     busy = {*run.in_flight, asyncio.current_task()}
     for task, step in list(run.in_flight.items()):
         if step.branch in branches and (step.can_interrupt or not let_finish):
-            task.cancel()
+            cancel_code_in(task)
     for branch in branches.difference(run.suspender.waiting.values()):
         if branch.group is not None:
             branch.group.cancel_code(let_finish=let_finish)
         elif branch.task is not None and branch.task not in busy and not branch.is_plain:
-            branch.task.cancel()
+            cancel_code_in(branch.task)
 
 
 def _set_done(future: asyncio.Future[None]) -> None:
@@ -286,8 +378,9 @@ def start_branch(branch: Branch, body: Coroutine[Any, Any, BranchResult]) -> asy
     return branch.task
 
 
-def _start_body(run: TaskRun, branch: Branch, arguments: Arguments) -> asyncio.Future[BranchResult]:
-    args, kwargs = arguments
+def _start_body(
+    run: TaskRun, branch: Branch, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> asyncio.Future[BranchResult]:
     if run.task.is_async:
         return start_branch(branch, _run_function(run.task.fn, args, kwargs))
     work = run.threads.tasks.submit(Context().run, run_in_thread, branch, lambda: run.task.fn(*args, **kwargs))

@@ -135,7 +135,8 @@ class CallTracker:
             self.diverge(str(mismatch))
         if record is None:
             self._check_record_count()
-        if record is None or not record.is_final:
+            self.is_live = True
+        elif not record.is_final:
             self.is_live = True
         elif self._run.app.arguments == "warn" and record.digest != call_id.digest:
             LOG.warning("%s has other arguments than its record", call_id.path)
@@ -189,7 +190,7 @@ class CallTracker:
         if times >= MAX_UNWINDS:
             self.is_cut_off = True
             LOG.error("%s keeps swallowing Unwind and is abandoned; let BaseException pass", self._run.task.name)
-            drop_body(self._run)
+            drop_body(self._run, self._run.body)
         elif self._unwinds[branch] > 1 and branch is not None and _continues(branch):
             self.warn_swallowed()
         return self._run.unwind_error()
@@ -238,8 +239,11 @@ class CallTracker:
                 close_unstarted(call.members)
 
     def _check_record_count(self) -> None:
-        number, task = len(self.journal), self._run.task.name
-        if number >= WARN_RECORDS and not self._has_warned_records:
+        number = len(self.journal)
+        if number < WARN_RECORDS:
+            return
+        task = self._run.task.name
+        if not self._has_warned_records:
             self._has_warned_records = True
             LOG.warning("%s %s has %d records; %s", task, self._run.lease.execution_id, number, _ADVICE)
         if number >= MAX_RECORDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
@@ -12,7 +12,7 @@ from uuid import UUID
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.executions.views import Description, Outcome, StateSnapshot
-from flowfabric.values import ValueCodec, codec_for, failures
+from flowfabric.values import ValueCodec, codec_for, failures, guards
 from flowfabric.values.aliases import Duration
 from flowfabric.values.codecs import StoredValue
 from flowfabric.values.errors import (
@@ -21,19 +21,24 @@ from flowfabric.values.errors import (
     ExecutionExpired,
     ExecutionFailed,
     ExecutionSkipped,
+    StepFailed,
     ValueRefused,
+    add_traceback,
 )
 from flowfabric.values.records import Cancelled, Completed, ErrorInfo, Expired, Failed, Skipped
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
     from flowfabric.runtime.durable_call import DurableCall
+    from flowfabric.runtime.journal import Record
     from flowfabric.runtime.runner import TaskSpec
 
 
 Outcomes: TypeAlias = Completed[Any] | Failed | Cancelled | Expired | Skipped
 
 _HELD_BY_CODE = ("diverged", "input_mismatch")
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +140,30 @@ def recorded_failure(
             Failed(ErrorInfo(type=category, message=str(document.get("message", "")), category=category))
         )
     raises = task.settings.raises if task else ()
+    info = failures.from_json(detail)
     declared = failures.rebuild(detail, raises) if "class" in detail else None
-    return FinalOutcome(Failed(failures.from_json(detail)), declared)
+    if declared is not None:
+        add_traceback(declared, info)
+    return FinalOutcome(Failed(info), declared)
+
+
+def failure_of(record: Record, raises: Collection[type[Exception]], cause: Exception | None = None) -> Exception:
+    """Return the error to raise for a recorded failure. Every run gets an equal error.
+
+    Its cause is the exception of the step. A later run has only the recorded traceback, which becomes a note.
+    """
+    document = record.facts["error"]
+    info = failures.from_json(document)
+    error = failures.rebuild(document, raises)
+    if error is None:
+        error = StepFailed(info, record.path, raises=raises)
+    else:
+        guards.mark_final(error)
+    if cause is None:
+        add_traceback(error, info)
+    else:
+        guards.set_cause(error, cause)
+    return error
 
 
 def parse_object(text: bytes | None) -> dict[str, Any] | None:

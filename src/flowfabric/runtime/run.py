@@ -24,10 +24,12 @@ from flowfabric.core.executions.postpone import DIVERGED, RUN_FAILED
 from flowfabric.core.executions.requests import Step, StepStatus
 from flowfabric.core.policy import FailureClass
 from flowfabric.runtime.branch import (
+    BodyLeft,
     Branch,
     BranchResult,
     RunningStep,
     cancel_code,
+    cancel_code_in,
     cancel_raw_tasks,
     require_branch,
     run_body,
@@ -132,21 +134,29 @@ class TaskRun:
         self.record_writer = RecordWriter(self)
         self.suspender = Suspender(self)
         self.in_flight: dict[asyncio.Task[Any], RunningStep] = {}
-        self._body = Branch(self, Scope(), is_plain=not self.task.is_async)
+        self.body = Branch(self, Scope(), is_plain=not self.task.is_async)
 
-    async def run(self) -> bool:
+    async def run(self, *, is_cut_off: bool = False) -> bool:
         """Run the body until the lease is ended, given up or lost.
 
-        Return False if the store has not confirmed that the lease has ended.
+        Return False if the store has not confirmed that the lease has ended. With `is_cut_off`, do only what follows
+        the body, which was cut off and does not leave the asyncio task of the first call.
         """
+        is_left = False
         try:
-            await _declare_signals(self)
-            await _load(self, may_be_new=True)
-            ending = await self._run_once()
+            if is_cut_off:
+                ending = await self._end_body(BranchResult())
+            else:
+                await _declare_signals(self)
+                await _load(self, may_be_new=True)
+                ending = await self._run_once()
             while self.must_restart:
                 await _restart(self)
                 ending = await self._run_once()
             await end_lease(self, ending)
+        except BodyLeft:
+            is_left = True
+            raise
         except Unwind:
             pass
         except FlowFabricError as error:
@@ -155,11 +165,15 @@ class TaskRun:
         else:
             self.is_lease_ended = self.is_lease_ended or self.loss is None
         finally:
-            # Remove the parts of the run, so that no reference cycle keeps them until the next garbage collection.
-            self.is_over = True
-            self.calls.close_unstarted()
-            del self.calls, self.record_writer, self.suspender, self._body
+            if not is_left:
+                self._close()
         return self.is_lease_ended or self.is_suspended
+
+    def _close(self) -> None:
+        """Remove the parts of the run, so that no reference cycle keeps them until the next garbage collection."""
+        self.is_over = True
+        self.calls.close_unstarted()
+        del self.calls, self.record_writer, self.suspender, self.body
 
     async def wait_stopped(self) -> None:
         """Return when all code that the run left behind has ended."""
@@ -192,7 +206,10 @@ class TaskRun:
     async def _run_once(self) -> BranchResult:
         self.hooks.body_starting(self)
         self.suspender.branch_active()
-        ending = await run_body(self, self._body)
+        return await self._end_body(await run_body(self, self.body))
+
+    async def _end_body(self, ending: BranchResult) -> BranchResult:
+        """Check what the body left behind. Return how the body ended, or an error for its loose calls."""
         await cancel_raw_tasks(self)
         await self.suspender.wait_idle()
         if not self.is_over and ending.error is None and self.mismatch is None:
@@ -201,7 +218,7 @@ class TaskRun:
             loose = self.calls.find_never_awaited()
             if loose is not None:
                 return BranchResult(error=loose)
-            report = self.calls.check_end(self._body.scope)
+            report = self.calls.check_end(self.body.scope)
             self.divergence = report and f"{self.task.name} {self.lease.execution_id}: {report}"
         return ending
 
@@ -217,7 +234,7 @@ class TaskRun:
         self.on_loop(self._abandon)
 
     def _abandon(self) -> None:
-        cancel_code(self, {self._body})
+        cancel_code(self, {self.body})
         self._unwind_branches()
 
     def cancel_requested(self, due_at: datetime) -> None:
@@ -236,7 +253,7 @@ class TaskRun:
             if running.can_interrupt and not running.branch.is_dropped:
                 # No other call may deliver the request while the function ends.
                 running.is_interrupted = self.calls.cancel_delivered = True
-                task.cancel()
+                cancel_code_in(task)
                 return
 
     def drain(self) -> None:
@@ -268,7 +285,7 @@ class TaskRun:
 
     def _unwind_branches(self) -> None:
         for task in self.in_flight:
-            task.cancel()
+            cancel_code_in(task)
         for wait, branch in reversed(list(self.suspender.waiting.items())):
             self.suspender.resolve(wait, self.calls.unwind_reason(branch))
 

@@ -109,8 +109,10 @@ class ExecutionStore(AggregateStore):
 
     async def page(self, listing: Listing) -> list[Execution]:
         """Return one page of executions, newest id first."""
+        statement, scope = ("list_executions", {}) if listing.flow is None else ("list_members", {"flow": listing.flow})
         rows = await self._session.fetch(
-            "list_executions",
+            statement,
+            **scope,
             namespace=listing.namespace,
             states=list(listing.states),
             first=listing.first,

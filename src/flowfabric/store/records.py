@@ -38,13 +38,14 @@ class NewExecution:
 
 @record(frozen=True, slots=True)
 class Claimed:
-    """The leases that a claim got, best first. `all_locked` is true if other transactions had locked all candidates.
+    """The leases that a claim got, best first.
 
+    `is_incomplete` is true if other transactions had locked all candidates, or changed some of them during the claim.
     `is_current` is false if the store went back to an earlier state, so that the era of the leases is too low.
     """
 
     leases: tuple[Lease, ...]
-    all_locked: bool
+    is_incomplete: bool
     is_current: bool = True
 
 
@@ -52,7 +53,7 @@ class Claimed:
 class Listing:
     """A query for one page of executions with ids from `first` to below `before`, newest first.
 
-    `key` selects the execution that holds this idempotency key.
+    `key` selects the execution that holds this idempotency key, and `flow` the members of a flow.
     """
 
     namespace: str
@@ -65,6 +66,7 @@ class Listing:
     created_from: datetime | None = None
     created_until: datetime | None = None
     key: str | None = None
+    flow: UUID | None = None
     first: UUID = _FIRST_ID
 
 

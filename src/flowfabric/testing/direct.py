@@ -94,15 +94,21 @@ class _DirectBranch(Branch):
 class _DirectRun(TaskRun):
     def __init__(self, app: App, threads: ThreadPools) -> None:
         task = app.tasks.get("direct") or app.task(name="direct", retries=0)(_do_nothing)
-        # There is no engine, because every call that needs one is refused first.
-        super().__init__(app, task, cast(Engine, None), _make_lease(), threads, _StrictHooks())
+        super().__init__(app, task, cast(Engine, _DirectClock()), _make_lease(), threads, _StrictHooks())
 
     def _reset(self) -> None:
         super()._reset()
         self.record_writer, self.suspender = _DirectRecordWriter(self), _DirectSuspender(self)
 
+
+class _DirectClock:
+    """The clock of this host, in place of the engine. Every call that needs more of an engine is refused first."""
+
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def now_ms(self) -> int:
+        return int(1000 * self.now().timestamp())
 
 
 class _DirectRecordWriter(RecordWriter):

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _MAX_CLOCK_MOVES = 10_000
 _PAGE_SIZE = 1_000
+# With this mark, pytest leaves out the frames of this module, so that a failed test shows the lines of the user.
+__tracebackhide__ = True
 
 
 class Kit:

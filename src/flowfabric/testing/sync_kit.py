@@ -14,6 +14,8 @@ from flowfabric.testing.hooks import KitHooks
 from flowfabric.testing.kit import Kit
 from flowfabric.values.aliases import Duration, P, R, T
 
+__tracebackhide__ = True
+
 
 class SyncKit:
     """A kit whose methods return values instead of awaitables. Its handles are those of `task.sync.submit`."""

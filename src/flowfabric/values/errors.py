@@ -28,7 +28,10 @@ from types import MappingProxyType
 from typing import Any
 
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.values import guards
 from flowfabric.values.records import ErrorInfo
+
+_MAX_NOTES = 5
 
 
 class _PicklableError(FlowFabricError):
@@ -69,6 +72,7 @@ class InputMismatch(_PicklableError):
 class StepFailed(_PicklableError):
     """A step failed permanently, because it has no attempts left or a retry cannot help.
 
+    Its cause is the exception that the step raised. In later runs, a note has the traceback of that exception instead.
     `raises` are the exception classes that the step declared. The failure is of none of these classes, or could not be
     rebuilt as one of them.
     """
@@ -86,11 +90,12 @@ class StepFailed(_PicklableError):
 
 
 class ExecutionFailed(_PicklableError):
-    """The awaited execution failed permanently."""
+    """The awaited execution failed permanently. A note of this error has the traceback of the code that failed."""
 
     def __init__(self, error: ErrorInfo) -> None:
         super().__init__("execution_failed", f"the execution failed: {_format_failure(error)}", type=error.type)
         self.error = error
+        add_traceback(self, error)
 
     def caused_by(self, kind: type[BaseException], /) -> bool:
         """Return True if the execution failed with an exception of this class or of a subclass."""
@@ -128,6 +133,8 @@ class AllFailed(_PicklableError):
         self.failures = tuple(failures)
         messages = "; ".join(_format_failure(failure) for failure in self.failures)
         super().__init__("all_failed", f"all {len(self.failures)} calls of the race failed: {messages}")
+        for failure in self.failures[:_MAX_NOTES]:
+            add_traceback(self, failure)
 
 
 class WaitOverridden(_PicklableError):
@@ -163,6 +170,12 @@ class Unwind(BaseException):
 
 class LeaseLost(Unwind):
     """Ends a run whose process no longer owns the execution; later calls of the run are not recorded."""
+
+
+def add_traceback(error: BaseException, info: ErrorInfo) -> None:
+    """Add the recorded traceback of a failure to the exception that reports it, so that a reader sees the line."""
+    if info.traceback:
+        guards.add_note(error, f"\nRecorded by the worker:\n\n{info.traceback.rstrip()}")
 
 
 def _rebuild_error(kind: type[FlowFabricError], args: tuple[Any, ...], state: dict[str, Any]) -> FlowFabricError:

@@ -6,6 +6,7 @@ Classes are never imported or unpickled by name. A failure is restored as a reco
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -45,12 +46,16 @@ _CUT = "\n[…]\n"
 
 
 def error_info(exc: BaseException) -> ErrorInfo:
-    """Return the record of an exception, with each text shortened to its limit."""
+    """Return the record of an exception, with each text shortened to its limit.
+
+    The exception itself loses the frames of this package, so that it looks the same in a log as in its record.
+    """
+    fold_frames(exc)
     return ErrorInfo(
         type=guards.type_name(exc),
         message=_clean_text(error_message(exc), MAX_MESSAGE_CHARACTERS),
         bases=_list_bases(exc),
-        traceback=_clean_text(_format_full_traceback(exc), MAX_TRACEBACK_CHARACTERS),
+        traceback=format_safely(exc),
         category=_get_category(exc),
         permanent=is_permanent(exc),
     )
@@ -138,12 +143,6 @@ def _get_category(exc: BaseException) -> str:
         return guards.type_name(exc)[: validation.MAX_NAME_CHARACTERS]
 
 
-def _format_full_traceback(exc: BaseException) -> str:
-    own, wrapped = format_safely(exc), wrapped_error(exc)
-    before = wrapped.traceback if wrapped else ""
-    return f"{before}\nwhich the caller received as:\n\n{own}" if before else own
-
-
 def _clean_text(text: str, maximum: int) -> str:
     """Return the text as valid Unicode without NUL, shortened in the middle."""
     text = text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
@@ -153,7 +152,10 @@ def _clean_text(text: str, maximum: int) -> str:
     return f"{text[:half]}{_CUT}{text[-half:]}"
 
 
-_PACKAGE_DIR = str(Path(__file__).parent.parent)
+_PACKAGE_DIR = Path(__file__).parent.parent
+_OWN_FILES = f"{_PACKAGE_DIR}{os.sep}"
+# The tasks of the demo are programs, although they are part of the package.
+_DEMO_FILES = f"{_PACKAGE_DIR / 'demo'}{os.sep}"
 _MAX_EXCEPTIONS = 100
 _MAX_PRINTED = 5
 _MAX_FRAMES = 20
@@ -170,13 +172,31 @@ def format_safely(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the exception with its traceback and the exceptions that led to it."""
+    """Return the exception with its traceback and its notes, and the exceptions that led to it."""
     if sum(1 for _ in islice(_iter_related(error), _MAX_EXCEPTIONS + 1)) > _MAX_EXCEPTIONS:
         return _format_shortened(error)
     try:
-        return "".join(traceback.format_exception(type(error), error, _skip_package_frames(guards.traceback_of(error))))
+        return "".join(traceback.format_exception(type(error), error, _fold(guards.traceback_of(error))))
     except RecursionError:  # The exception was raised with little stack left.
         return _format_shortened(error)
+
+
+def fold_frames(error: BaseException) -> None:
+    """Remove the frames of this package from the tracebacks of an exception and of its causes.
+
+    Logs and debuggers then end in the code of the user. A traceback without such code stays as it is.
+    """
+    for related in islice(_iter_related(error), _MAX_EXCEPTIONS):
+        guards.set_traceback(related, _fold(guards.traceback_of(related)))
+
+
+def find_place(error: BaseException) -> str | None:
+    """Return the innermost file, line and function outside this package, or None if there is no traceback."""
+    frames = [entry for entry in _iter_frames(guards.traceback_of(error)) if not _is_own(entry)]
+    if not frames:
+        return None
+    code = frames[-1].tb_frame.f_code
+    return f"{code.co_filename}:{frames[-1].tb_lineno} in {code.co_name}"
 
 
 def iter_leaves(error: BaseException) -> Iterator[BaseException]:
@@ -228,7 +248,7 @@ def _iter_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _format_single(error: BaseException) -> str:
-    frames = traceback.format_tb(_skip_package_frames(guards.traceback_of(error)), limit=-_MAX_FRAMES)
+    frames = traceback.format_tb(_fold(guards.traceback_of(error)), limit=-_MAX_FRAMES)
     lines = ["Traceback (most recent call last):\n", *frames] if frames else []
     lines.append(_format_line(error))
     if guards.is_a(error, BaseExceptionGroup):
@@ -242,9 +262,20 @@ def _format_line(error: BaseException) -> str:
     return f"{guards.qualified_name(type(error))}: {error_message(error)}"[:_MAX_LINE_CHARACTERS] + "\n"
 
 
-def _skip_package_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the first frame outside this package, or all of it if there is no such frame."""
-    inner = tb
-    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIR):
-        inner = inner.tb_next
-    return inner or tb
+def _fold(tb: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without the frames of this package, or all of it if it has no other frames."""
+    folded: TracebackType | None = None
+    for entry in reversed([entry for entry in _iter_frames(tb) if not _is_own(entry)]):
+        folded = TracebackType(folded, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return folded or tb
+
+
+def _iter_frames(tb: TracebackType | None) -> Iterator[TracebackType]:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _is_own(entry: TracebackType) -> bool:
+    file = entry.tb_frame.f_code.co_filename
+    return file.startswith(_OWN_FILES) and not file.startswith(_DEMO_FILES)

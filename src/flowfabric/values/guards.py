@@ -96,6 +96,16 @@ def traceback_of(error: BaseException) -> TracebackType | None:
     return traceback
 
 
+def set_traceback(error: BaseException, traceback: TracebackType | None) -> None:
+    """Set the traceback of an exception."""
+    _OWN["__traceback__"].__set__(error, traceback)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, unless code of the user raises."""
+    guarded(lambda: BaseException.add_note(error, note), None)
+
+
 def members_of(error: BaseException) -> tuple[BaseException, ...]:
     """Return the exceptions in a group, or nothing if the exception is not a group."""
     members: tuple[BaseException, ...] = _EXCEPTIONS.__get__(error) if is_a(error, BaseExceptionGroup) else ()

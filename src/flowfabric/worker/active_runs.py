@@ -14,12 +14,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ParamSpec
+from functools import partial
+from typing import Any, ParamSpec
 from uuid import UUID
 
 from flowfabric.core.errors import FlowFabricError, Refused, is_permanent
@@ -27,6 +28,7 @@ from flowfabric.core.executions.outcomes import Lease, Renewed
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.engine.engine import Engine
+from flowfabric.runtime.branch import BodyLeft, RunTask
 from flowfabric.runtime.runner import Run, Runner
 from flowfabric.values.failures import format_safely
 from flowfabric.worker.leases import LeaseTable, RenewalReport
@@ -163,6 +165,7 @@ class ActiveRuns:
         self._active: dict[UUID, _ActiveRun] = {}
         self._releases = BackgroundReleases(engine, lease_table.confirm_end)
         self._is_draining = False
+        self._is_settling = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -261,13 +264,20 @@ class ActiveRuns:
         except Exception as error:
             run = _FailedRun(error)
         active = self._active[lease.execution_id] = _ActiveRun(lease, run, lease.cancel_due_at)
-        # A run must not inherit context variables from the code that happened to claim it.
-        active.task = asyncio.get_running_loop().create_task(self._run(active), context=Context())
+        work, take_over = self._run(active, run.run()), partial(self._take_over, active)
+        active.task = RunTask(work, asyncio.get_running_loop(), take_over)
 
-    async def _run(self, active: _ActiveRun) -> None:
+    def _take_over(self, active: _ActiveRun, rest: Coroutine[Any, Any, bool]) -> None:
+        """Do the rest of a run in another asyncio task, because the body does not leave the first one."""
+        active.task = asyncio.get_running_loop().create_task(self._run(active, rest), context=Context())
+
+    async def _run(self, active: _ActiveRun, work: Coroutine[Any, Any, bool]) -> None:
         began = time.monotonic()
+        is_left = False
         try:
-            active.is_lease_ended = await active.run.run()
+            active.is_lease_ended = await work
+        except BodyLeft:
+            is_left = True
         except asyncio.CancelledError as error:
             if not self._is_draining:
                 self._postpone(active, error)
@@ -279,7 +289,8 @@ class ActiveRuns:
             else:
                 self._postpone(active, error)
         finally:
-            self._end(active, time.monotonic() - began)
+            if not is_left:
+                self._end(active, time.monotonic() - began)
 
     def _postpone(self, active: _ActiveRun, error: BaseException) -> None:
         report = format_safely(error)
@@ -294,12 +305,20 @@ class ActiveRuns:
             self._lease_table.remove(lease.fence.lease_id)
             self._releases.add(lease.fence, active.run.wait_stopped, active.failure)
         del self._active[lease.execution_id]
+        active.task = None
         self._slots.end_run(seconds)
         if (deferred := self._deferred.pop(lease.execution_id, None)) is not None:
             self._pending.appendleft(deferred)
-        self._start_pending()
+        if not self._is_settling:
+            # Runs that end in the same turn of the event loop are settled together.
+            self._is_settling = True
+            asyncio.get_running_loop().call_soon(self._settle)
         if not self._active:
             self._idle.set()
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        self._start_pending()
 
     def _find(self, fence: Fence) -> _ActiveRun | None:
         active = self._active.get(fence.execution_id)

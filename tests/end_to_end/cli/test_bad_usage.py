@@ -195,7 +195,8 @@ async def test_commands_to_confirm_are_rejected_without_a_terminal(store: TestSt
         confirmed_commands.remove("restore")  # It is refused before, because pg_restore does it.
     for path in confirmed_commands:
         words = [*path.split(), *(word for word in VALID_ARGUMENTS[path] if word != "--yes")]
-        output = await shell.run(*(["unhold", "--all"] if path == "unhold" else words))
+        # For one execution, these commands ask for no confirmation.
+        output = await shell.run(*([path, "--all"] if path in ("hold", "unhold") else words))
         assert_one_line(output, 4, "not_confirmed", "--yes")
 
 

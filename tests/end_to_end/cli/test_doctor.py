@@ -155,6 +155,16 @@ def test_backlog_without_a_matching_worker_is_a_warning_with_advice() -> None:
     assert [finding.verdict for finding in check_workers(make_context(workers=[]))] == ["warning"]
 
 
+def test_worker_that_missed_its_heartbeats_is_a_warning() -> None:
+    silent = replace(WORKER, seen_at=NOW - timedelta(seconds=40))
+    [warning, alive] = check_workers(make_context(workers=[silent, WORKER]))
+    assert warning.verdict == "warning"
+    assert warning.text.startswith("worker w1-1 has not been") and warning.text.endswith("since 2031-05-01 07:59:20")
+    assert alive.text == "1 live worker, 2 of 2 slots busy"
+    texts = [finding.text for finding in check_workers(make_context(workers=[silent]))]
+    assert len(texts) == 2 and "no live worker" in texts[1]
+
+
 async def test_doctor_checks_the_whole_store(store: TestStore, shell: Shell) -> None:
     async with opened(store) as engine:
         await engine.executions.submit("resize", requires=["gpu"])

@@ -214,12 +214,14 @@ def test_small_tables_have_the_same_layout_at_both_widths() -> None:
             "INSTANCE              NAME    BUSY  LANES         OFFERS  VERSION  UP  SEEN",
             "shop-1-4711-0a1b2c3d  shop-1  3/16  default,mail  gpu     0.1.0    5h    0s",
         ]
+        [_, line] = workers_table([worker], later + timedelta(seconds=40), Screen(160))
+        assert line.endswith(f"  not heard from since {later:%Y-%m-%d %H:%M:%S}")
 
 
 def test_findings_are_wrapped_between_words() -> None:
-    findings = [DoctorFinding("store", "ok", "it answers"), DoctorFinding("lanes", "warning", "word " * 20, "do this")]
+    findings = [DoctorFinding("store", "ok", "it is open"), DoctorFinding("lanes", "warning", "word " * 20, "do this")]
     assert format_findings(findings, Screen(80)) == [
-        "ok       store        it answers",
+        "ok       store        it is open",
         "warning  lanes        word word word word word word word word word word word",
         " " * 22 + "word word word word word word word word word",
         " " * 22 + "-> do this",

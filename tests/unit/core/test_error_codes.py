@@ -42,7 +42,7 @@ TABLE = {
         invalid_address invalid_file invalid_input invalid_json invalid_time other_namespace other_option other_store
         unknown_kind
         backup_unsupported
-        not_an_approval several_approvals
+        not_an_approval several_approvals ambiguous_id
         pooler_undeclared rows_hidden unsupported_encoding
     """,
     "Refused": """
@@ -83,6 +83,7 @@ INDIRECT: dict[str, set[tuple[str, str]]] = {
     "engine/repeats.py": set(),  # Raises the same error again, with the ids of the call.
     "backends/postgres/user_connections.py": set(),  # Raises the same error again, if no user code has run.
     "core/waits/condition_json.py": set(),  # Raises the same error again with its path in the condition.
+    "cli/targets.py": {("NotFound", "execution_not_found"), ("NotFound", "flow_not_found")},
     "core/executions/requests.py": {
         ("Refused", "lease_expired"),
         ("Refused", "lease_revoked"),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric.core.ids import IdMinter, parse_id, parse_new_id, placement_key
+from flowfabric.core.ids import IdMinter, parse_id, parse_id_prefix, parse_new_id, placement_key
 from flowfabric.engine import InvalidRequest
 
 MS = 0x0123_4567_89AB
@@ -179,6 +179,40 @@ def test_parse_id_rejects_anything_else(value: object) -> None:
 @given(st.uuids())
 def test_parse_id_reads_the_text_of_every_uuid(id_: UUID) -> None:
     assert parse_id(str(id_)) == id_
+
+
+@given(st.uuids(), st.integers(4, 36), st.booleans())
+def test_start_of_an_id_gives_the_range_of_ids_that_start_so(id_: UUID, length: int, is_upper: bool) -> None:
+    text = str(id_)[:length].upper() if is_upper else str(id_)[:length]
+    first, last = parse_id_prefix(text)
+    assert first <= id_ <= last
+    assert str(first).startswith(text.lower()) and str(last).startswith(text.lower())
+    for neighbour in (first.int - 1, last.int + 1):
+        if 0 <= neighbour < 2**128:
+            assert not str(UUID(int=neighbour)).startswith(text.lower())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        7,
+        b"019a",
+        "",
+        "019",
+        "019g",
+        "0-1-9-a",
+        "019a_",
+        "019a3f5c019a3f5c019a3f5c019a3f5c0",
+        "-019a",
+        "019a\u0667",
+    ],
+    ids=ascii,
+)
+def test_parse_id_prefix_rejects_anything_else(value: object) -> None:
+    with pytest.raises(InvalidRequest, match="id must be an id, or the start of one") as refused:
+        parse_id_prefix(value)
+    assert refused.value.code == "invalid_id"
 
 
 @pytest.mark.parametrize("id_", [UUID(int=0), UUID(int=2**128 - 1), str(UUID(int=0))])

@@ -52,7 +52,7 @@ def test_a_name_that_is_unknown_is_an_error_with_a_suggestion(capsys: pytest.Cap
 async def test_the_store_receives_the_text_that_is_shown(store: TestStore, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = spy(monkeypatch)
     async with opened(store) as engine:
-        created = await engine.executions.submit("noop")
+        created = await engine.executions.submit("noop", key="once")
         await engine.executions.describe(created.id)
         await engine.operator.hold(created.id)
     statements = show_sql.load(store.name, getattr(store, "schema", ""))

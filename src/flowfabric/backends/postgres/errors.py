@@ -76,6 +76,11 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, (_ERRORS.SerializationError, _ERRORS.DeadlockDetectedError))
 
 
+def is_locked_or_taken(error: BaseException) -> bool:
+    """Return True if a row stayed locked or an id exists already. The statements of a transaction skip such rows."""
+    return isinstance(error, (_ERRORS.LockNotAvailableError, _ERRORS.UniqueViolationError))
+
+
 def is_temporary(error: BaseException) -> bool:
     """Return True if the server exists, but restarts or has no free connection, so that it will accept one later."""
     return isinstance(error, (*_RESTARTING, _ERRORS.TooManyConnectionsError))

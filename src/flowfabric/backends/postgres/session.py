@@ -20,6 +20,9 @@ from flowfabric.store.statements import (
 )
 
 Clock = Callable[[], datetime]
+# The statements that a session replaces by others with the same parameters.
+Variants = Mapping[str, str]
+NO_VARIANTS: Variants = {}
 
 
 class DriverConnection(Protocol):
@@ -41,11 +44,13 @@ class PostgresSession:
         statements: Mapping[str, Statement],
         schema: str,
         clock: Clock | None,
+        variants: Variants = NO_VARIANTS,
     ) -> None:
         self._connection = connection
         self._statements = statements
         self._schema = schema
         self._clock = clock
+        self._variants = variants
         self._last_now: datetime | None = None
 
     @property
@@ -61,7 +66,7 @@ class PostgresSession:
         return cast(datetime, row["now"])
 
     async def fetch(self, statement: str, /, **parameters: object) -> Sequence[Row]:
-        [part] = self._statements[statement].parts
+        [part] = self._statements[self._variants.get(statement, statement)].parts
         values = {"schema": self._schema} | parameters
         rows = cast(Sequence[Row], await self._connection.fetch(part.text, *_bind(part, values)))
         # The time is valid until the next statement, which may wait for a lock.

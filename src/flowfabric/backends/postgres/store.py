@@ -14,12 +14,13 @@ import asyncpg
 
 from flowfabric.backends.postgres.errors import (
     is_conflict,
+    is_locked_or_taken,
     is_temporary,
     reaching,
     translate_unsent,
     undeclared_pooler_error,
 )
-from flowfabric.backends.postgres.hot_path import PostgresTransaction
+from flowfabric.backends.postgres.hot_path import SINGLE_VARIANTS, PostgresTransaction
 from flowfabric.backends.postgres.keepalive import SERVER_KEEPALIVES, idle_limit_s
 from flowfabric.backends.postgres.migrate import migrate
 from flowfabric.backends.postgres.notify import PostgresNotificationSource, PostgresNotifier
@@ -32,7 +33,7 @@ from flowfabric.backends.postgres.pool import (
     acquire,
     run_in_transaction,
 )
-from flowfabric.backends.postgres.session import Clock, DriverConnection, PostgresSession
+from flowfabric.backends.postgres.session import NO_VARIANTS, Clock, DriverConnection, PostgresSession, Variants
 from flowfabric.backends.postgres.user_connections import (
     StoreLocation,
     UserTransactionPool,
@@ -223,11 +224,11 @@ class PostgresStore:
         if self._settings.pooler:
             return await self.run(body)
         async with self._connection() as connection:
-            transaction = self._transaction(connection)
+            transaction = PostgresTransaction(self._session(connection, SINGLE_VARIANTS))
             try:
                 result = await body(transaction)
             except Exception as error:
-                if not is_conflict(error):
+                if not (is_conflict(error) or is_locked_or_taken(error)):
                     raise
             else:
                 self.notifier.report_commit(transaction.hints)
@@ -290,8 +291,8 @@ class PostgresStore:
     def _transaction(self, connection: Connection) -> Transaction:
         return PostgresTransaction(self._session(connection))
 
-    def _session(self, connection: DriverConnection) -> PostgresSession:
-        return PostgresSession(connection, self._statements, self._settings.schema, self._clock)
+    def _session(self, connection: DriverConnection, variants: Variants = NO_VARIANTS) -> PostgresSession:
+        return PostgresSession(connection, self._statements, self._settings.schema, self._clock, variants)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -54,7 +54,7 @@ class SqliteTransaction(SharedTransaction):
         self.hints.namespaces.update(lease.namespace for lease in leases.values())
         ordered = tuple(leases[row["id"]] for row in candidates if row["id"] in leases)
         # The row of the store may have been removed, as test suites do.
-        return Claimed(ordered, all_locked=False, is_current=all(row["era"] is not None for row in lease_rows))
+        return Claimed(ordered, is_incomplete=False, is_current=all(row["era"] is not None for row in lease_rows))
 
     async def run_user_code(self, body: UserBody, record: StepRecorder, lease_ttl: timedelta) -> RecordedResult:
         if iscoroutinefunction(body):

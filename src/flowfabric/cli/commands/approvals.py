@@ -9,10 +9,9 @@ from uuid import UUID
 
 from flowfabric.cli.inputs import is_token, principal, read_token
 from flowfabric.cli.output import print_result
-from flowfabric.cli.targets import open_for_writing
+from flowfabric.cli.targets import find_execution, open_for_writing
 from flowfabric.cli.terminal import Column, detect_screen, format_table
 from flowfabric.core.errors import InvalidRequest, NotFound
-from flowfabric.core.ids import parse_id
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.waits.decisions import APPROVAL, DecisionWord, approval_name, purpose_of
 from flowfabric.engine import Engine, WaitpointState, WaitpointView
@@ -34,7 +33,7 @@ async def _decide(arguments: argparse.Namespace, word: DecisionWord) -> None:
     by, for_ = principal(arguments), arguments.approver
     token = Secret(read_token(arguments.target)) if is_token(arguments.target) else None
     async with open_for_writing(arguments) as engine:
-        target = token or await _find_waitpoint(engine, parse_id(arguments.target), by, for_)
+        target = token or await _find_waitpoint(engine, await find_execution(engine, arguments.target), by, for_)
         decided = await engine.signals.decide(target, word, arguments.reason, principal=by, for_=for_)
     decision = decided.decision
     done = "approved" if decision.approve else "rejected"

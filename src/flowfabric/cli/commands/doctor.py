@@ -46,7 +46,7 @@ _HELD_BACK_WARNING = timedelta(minutes=1)
 _ERA_WARNING = timedelta(days=7)
 # In older versions of SQLite, two processes that checkpoint the write-ahead log at the same time can damage it.
 _SQLITE_SAFE = (3, 51, 3)
-_MAX_LANE_FINDINGS = 10
+_MAX_FINDINGS = 10
 _MAX_LAX = 5
 _INDENT = 22
 
@@ -332,11 +332,17 @@ def check_notifications(context: DoctorContext) -> Iterator[DoctorFinding]:
 
 def check_workers(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check that workers are alive and have free slots."""
-    if context.workers:
-        busy, slots = sum(worker.busy for worker in context.workers), sum(worker.slots for worker in context.workers)
-        live = format_count(len(context.workers), "live worker")
+    silent = [worker for worker in context.workers if worker.is_silent(context.now)]
+    alive = [worker for worker in context.workers if not worker.is_silent(context.now)]
+    for worker in silent[:_MAX_FINDINGS]:
+        text = f"worker {worker.id.instance} has not been heard from since {format_time(worker.seen_at)}"
+        advice = "start another worker if its process is dead; its leases expire automatically"
+        yield DoctorFinding("workers", "warning", text, advice)
+    if alive:
+        busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
+        live = format_count(len(alive), "live worker")
         yield DoctorFinding("workers", "ok", f"{live}, {busy} of {format_count(slots, 'slot')} busy")
-        versions = Counter(worker.version for worker in context.workers)
+        versions = Counter(worker.version for worker in alive)
         if len(versions) > 1:
             listed = ", ".join(f"{version} ({number})" for version, number in sorted(versions.items()))
             yield DoctorFinding("versions", "ok", f"the live workers run different code: {listed}")
@@ -351,9 +357,9 @@ def check_workers(context: DoctorContext) -> Iterator[DoctorFinding]:
 def check_lanes(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check that a live worker can claim each waiting execution."""
     stuck = [finding for backlog in context.backlog for finding in _check_backlog(context, backlog)]
-    yield from stuck[:_MAX_LANE_FINDINGS]
-    if len(stuck) > _MAX_LANE_FINDINGS:
-        text = f"{len(stuck) - _MAX_LANE_FINDINGS} more kinds of work have no worker"
+    yield from stuck[:_MAX_FINDINGS]
+    if len(stuck) > _MAX_FINDINGS:
+        text = f"{len(stuck) - _MAX_FINDINGS} more kinds of work have no worker"
         yield DoctorFinding("lanes", "warning", text)
     if not stuck:
         total = sum(backlog.waiting.value for backlog in context.backlog)

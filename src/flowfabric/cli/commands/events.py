@@ -9,11 +9,10 @@ from uuid import UUID
 
 from flowfabric.cli.inputs import parse_tags
 from flowfabric.cli.output import print_lines, stdout_screen, to_json
-from flowfabric.cli.targets import open_for_reading
-from flowfabric.cli.terminal import Screen, fold_parts, wrap_text
+from flowfabric.cli.targets import find_execution, find_flow, open_for_reading
+from flowfabric.cli.terminal import Screen, escape_lines, fold_parts, wrap_text
 from flowfabric.core.errors import NotFound
 from flowfabric.core.executions.records import Event
-from flowfabric.core.ids import parse_id
 from flowfabric.engine import Engine
 from flowfabric.engine.history import whole_history
 
@@ -66,12 +65,14 @@ async def show_events(arguments: argparse.Namespace) -> None:
     """Print the stored events. With --follow, print new events until the command is interrupted."""
     start = arguments.start or ("now" if arguments.follow else "beginning")
     async with open_for_reading(arguments) as engine:
+        flow = None if arguments.flow is None else await find_flow(engine, arguments.flow)
+        execution = None if arguments.execution is None else await find_execution(engine, arguments.execution)
         subscription = engine.events.subscribe(
             arguments.family,
             lane=arguments.lane,
             kind=arguments.kind,
-            flow=arguments.flow,
-            execution=arguments.execution,
+            flow=flow,
+            execution=execution,
             tags=parse_tags(arguments.tag) or None,
             start=start,
             cursor=arguments.cursor,
@@ -88,17 +89,24 @@ async def show_events(arguments: argparse.Namespace) -> None:
 async def show_history(arguments: argparse.Namespace) -> None:
     """Print the events of an execution and its children in order, then explain the state of the execution."""
     async with open_for_reading(arguments) as engine:
-        events = await whole_history(engine, arguments.id)
+        id_ = await find_execution(engine, arguments.id)
+        events = await whole_history(engine, id_)
         if arguments.json:
             print_lines(map(event_document, events))
             return
         screen = stdout_screen()
         for event in events:
-            print_lines(event_lines(event, screen, subject=parse_id(arguments.id)))
-        print_lines(wrap_text(await _explain(engine, arguments.id), screen))
+            print_lines(event_lines(event, screen, subject=id_))
+            print_lines(_traceback_lines(event))
+        print_lines(wrap_text(await _explain(engine, id_), screen))
 
 
-async def _explain(engine: Engine, id_: str) -> str:
+def _traceback_lines(event: Event) -> list[str]:
+    text = (event.details or {}).get("traceback")
+    return [f"  {line}" for line in escape_lines(text)] if isinstance(text, str) else []
+
+
+async def _explain(engine: Engine, id_: UUID) -> str:
     try:
         return (await engine.operator.explain(id_)).sentence
     except NotFound:

@@ -20,7 +20,7 @@ from flowfabric.cli.output import (
     stdout_screen,
     to_json,
 )
-from flowfabric.cli.targets import open_for_reading
+from flowfabric.cli.targets import find_flow, open_for_reading
 from flowfabric.cli.terminal import Column, Screen, display_width, escape, format_facts, format_table
 from flowfabric.core.errors import NotFound
 from flowfabric.core.validation import MAX_BATCH
@@ -74,7 +74,7 @@ def flows_table(flows: Sequence[FlowSummary], now: datetime, screen: Screen) -> 
 
 
 async def _show_flow(engine: Engine, arguments: argparse.Namespace) -> None:
-    flow = await engine.flows.describe(arguments.id)
+    flow = await engine.flows.describe(await find_flow(engine, arguments.id))
     members = await _list_members(engine, flow)
     if arguments.json:
         print(format_json({**to_json(flow), "members": members}))

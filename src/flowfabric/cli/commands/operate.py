@@ -7,33 +7,39 @@ from __future__ import annotations
 
 import argparse
 
+from flowfabric.cli import exit_codes
+from flowfabric.cli.commands.bulk import CANCEL, HOLD, REPLAY, run_bulk, takes_all
 from flowfabric.cli.inputs import audit_args, confirm, require_confirmation
 from flowfabric.cli.output import format_count, format_time, print_result, to_json
-from flowfabric.cli.targets import open_for_writing
+from flowfabric.cli.targets import find_execution, find_flow, open_for_writing
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.engine import AlreadySatisfied, CancelPending, CancelScheduled, FlowCancelled
 
 
-async def cancel(arguments: argparse.Namespace) -> None:
-    """Cancel an execution, or a flow with --flow."""
-    if arguments.flow:
+async def cancel(arguments: argparse.Namespace) -> int:
+    """Cancel an execution, a flow with --flow, or with --all the executions that match the filters."""
+    if arguments.flow and not arguments.all and arguments.id is not None:
         await _cancel_flow(arguments)
-        return
-    if arguments.policy is not None or arguments.wait is not None:
-        raise InvalidRequest("invalid_request", "--policy and --wait are for flows; add --flow")
+        return exit_codes.OK
+    if arguments.flow or arguments.policy is not None or arguments.wait is not None:
+        message = "cancel a flow with --flow, its ID and optionally --policy and --wait, without --all"
+        raise InvalidRequest("invalid_request", message)
+    if takes_all(arguments):
+        return await run_bulk(arguments, CANCEL)
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
-        execution = await engine.executions.describe(arguments.id)
+        execution = await engine.executions.describe(await find_execution(engine, arguments.id))
         children = " and its children" if arguments.children else ""
         confirm(arguments, f"Cancel {execution.kind} {execution.id}{children}, which is {execution.state}?")
         outcome = await engine.operator.cancel(
-            arguments.id, children=arguments.children, grace=arguments.grace, **audit_args(arguments)
+            execution.id, children=arguments.children, grace=arguments.grace, **audit_args(arguments)
         )
     if isinstance(outcome, CancelPending):
         sentence = f"The worker was asked to stop. Unfinished work is cancelled at {format_time(outcome.due_at)}."
         print_result(arguments, sentence, {"id": execution.id, "state": None, "cancelled_at": outcome.due_at})
     else:
         print_result(arguments, "Cancelled.", {"id": execution.id, "state": outcome.state, "cancelled_at": None})
+    return exit_codes.OK
 
 
 async def _cancel_flow(arguments: argparse.Namespace) -> None:
@@ -41,11 +47,11 @@ async def _cancel_flow(arguments: argparse.Namespace) -> None:
         raise InvalidRequest("invalid_request", "--grace and --children are for one execution; leave out --flow")
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
-        flow = await engine.flows.describe(arguments.id)
+        flow = await engine.flows.describe(await find_flow(engine, arguments.id))
         members = format_count(sum(flow.counts.values()), "member")
         confirm(arguments, f"Cancel flow {flow.name} {flow.id} with {members}, which is {flow.state}?")
         policy = arguments.policy or "cancel_all"
-        outcome = await engine.flows.cancel(arguments.id, policy=policy, wait=arguments.wait, **audit_args(arguments))
+        outcome = await engine.flows.cancel(flow.id, policy=policy, wait=arguments.wait, **audit_args(arguments))
     if isinstance(outcome, FlowCancelled):
         sentence = f"Cancelled, with {format_count(outcome.cancelled, 'member')}."
     elif isinstance(outcome, CancelScheduled):
@@ -61,11 +67,11 @@ async def revoke(arguments: argparse.Namespace) -> None:
     """Revoke the lease of an execution. The execution's policy decides what happens then."""
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
-        execution = await engine.executions.describe(arguments.id)
+        execution = await engine.executions.describe(await find_execution(engine, arguments.id))
         holder = f"worker {execution.lease.worker.name!r}" if execution.lease else "its worker"
         confirm(arguments, f"Revoke the lease of {holder} on {execution.kind} {execution.id}?")
         outcome = await engine.operator.revoke_lease(
-            arguments.id,
+            execution.id,
             instance=arguments.instance,
             lease_id=arguments.lease,
             epoch=arguments.epoch,
@@ -78,31 +84,34 @@ async def revoke(arguments: argparse.Namespace) -> None:
         print_result(arguments, sentence, {"revoked": True, **to_json(outcome)})
 
 
-async def replay(arguments: argparse.Namespace) -> None:
-    """Run an ended execution again."""
+async def replay(arguments: argparse.Namespace) -> int:
+    """Run an ended execution again, or with --all each one that matches the filters."""
+    if takes_all(arguments):
+        return await run_bulk(arguments, REPLAY)
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
-        execution = await engine.executions.describe(arguments.id)
+        execution = await engine.executions.describe(await find_execution(engine, arguments.id))
         start = f"from step {arguments.from_step}" if arguments.from_step else "from the start"
         confirm(arguments, f"Run {execution.kind} {execution.id}, which is {execution.state}, again {start}?")
         outcome = await engine.operator.replay(
-            arguments.id,
+            execution.id,
             from_step=arguments.from_step,
             expected_generation=arguments.generation,
             **audit_args(arguments),
         )
     print_result(arguments, f"Replayed as generation {outcome.generation}; it is {outcome.state}.", outcome)
+    return exit_codes.OK
 
 
 async def resume(arguments: argparse.Namespace) -> None:
     """End the wait of a suspended execution."""
     require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
-        execution = await engine.executions.describe(arguments.id)
+        execution = await engine.executions.describe(await find_execution(engine, arguments.id))
         missing = " and ".join(execution.suspension.missing) if execution.suspension else "nothing"
         confirm(arguments, f"End the wait of {execution.kind} {execution.id} for {missing}?")
         outcome = await engine.operator.resume(
-            arguments.id, suspension=arguments.suspension, delay=arguments.delay, **audit_args(arguments)
+            execution.id, suspension=arguments.suspension, delay=arguments.delay, **audit_args(arguments)
         )
     if isinstance(outcome, AlreadySatisfied):
         _print_nothing_to_do(arguments, outcome, "resumed")
@@ -118,15 +127,20 @@ def _print_nothing_to_do(arguments: argparse.Namespace, outcome: AlreadySatisfie
 async def priority(arguments: argparse.Namespace) -> None:
     """Change the priority of a waiting execution."""
     async with open_for_writing(arguments) as engine:
-        outcome = await engine.operator.change_priority(arguments.id, arguments.priority, **audit_args(arguments))
+        id_ = await find_execution(engine, arguments.id)
+        outcome = await engine.operator.change_priority(id_, arguments.priority, **audit_args(arguments))
     print_result(arguments, f"The priority is {outcome.new}; it was {outcome.old}.", outcome)
 
 
-async def hold(arguments: argparse.Namespace) -> None:
-    """Hold an execution that is waiting or delayed."""
+async def hold(arguments: argparse.Namespace) -> int:
+    """Hold an execution that is waiting or delayed, or with --all each one that matches the filters."""
+    if takes_all(arguments):
+        return await run_bulk(arguments, HOLD)
     async with open_for_writing(arguments) as engine:
-        outcome = await engine.operator.hold(arguments.id, **audit_args(arguments))
-    print_result(arguments, "Held.", {"id": arguments.id, **to_json(outcome)})
+        id_ = await find_execution(engine, arguments.id)
+        outcome = await engine.operator.hold(id_, **audit_args(arguments))
+    print_result(arguments, "Held.", {"id": id_, **to_json(outcome)})
+    return exit_codes.OK
 
 
 async def unhold(arguments: argparse.Namespace) -> None:
@@ -139,12 +153,13 @@ async def unhold(arguments: argparse.Namespace) -> None:
         await _unhold_all(arguments)
         return
     async with open_for_writing(arguments) as engine:
-        outcome = await engine.operator.unhold(arguments.id, **audit_args(arguments))
+        id_ = await find_execution(engine, arguments.id)
+        outcome = await engine.operator.unhold(id_, **audit_args(arguments))
     if isinstance(outcome, AlreadySatisfied):
         sentence, unheld, state = "Nothing to do: it is not held.", False, None
     else:
         sentence, unheld, state = f"No longer held; it is {outcome.state}.", True, outcome.state
-    print_result(arguments, sentence, {"id": arguments.id, "unheld": unheld, "state": state})
+    print_result(arguments, sentence, {"id": id_, "unheld": unheld, "state": state})
 
 
 async def _unhold_all(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from flowfabric.cli.commands.lanes import lane_views, lanes_table, read_lanes, read_workers
 from flowfabric.cli.commands.signals import prompt_lines, waitpoints_table
-from flowfabric.cli.inputs import page_args, parse_tags, parse_time
+from flowfabric.cli.inputs import filter_args, page_args
 from flowfabric.cli.output import (
     format_age,
     format_count,
@@ -21,8 +21,8 @@ from flowfabric.cli.output import (
     stdout_screen,
     to_json,
 )
-from flowfabric.cli.targets import open_for_reading
-from flowfabric.cli.terminal import Column, Screen, escape, format_facts, format_table
+from flowfabric.cli.targets import find_execution, find_flow, open_for_reading
+from flowfabric.cli.terminal import Column, Screen, escape_lines, format_facts, format_table
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.engine import ApproximateCount, Description, Outcome, Page, RecordedStep, State, Summary
 
@@ -44,7 +44,7 @@ async def show(arguments: argparse.Namespace) -> None:
         raise InvalidRequest("invalid_request", "name the execution by its ID or by --key, not both")
     async with open_for_reading(arguments) as engine:
         if arguments.key is None:
-            execution = await engine.executions.describe(arguments.id)
+            execution = await engine.executions.describe(await find_execution(engine, arguments.id))
         else:
             execution = await engine.executions.find(key=arguments.key)
         outcome = await engine.executions.result(execution.id)
@@ -85,9 +85,18 @@ def format_execution(
         ]
         lines += ["", *format_table(_STEP_COLUMNS, rows, screen)]
     if execution.hold_report:
-        report = [escape(line) for line in execution.hold_report.strip().split("\n")]
+        report = escape_lines(execution.hold_report)
         lines += ["", *(screen.cut(line, screen.width or len(line)) for line in report)]
+    if traceback := _last_traceback(execution):
+        lines += ["", *escape_lines(traceback)]
     return lines
+
+
+def _last_traceback(execution: Description) -> str:
+    """Return the traceback of the last failed attempt, unless the execution completed after it."""
+    if execution.state is State.COMPLETED:
+        return ""
+    return next((attempt.traceback for attempt in reversed(execution.attempts) if attempt.failure_message), "")
 
 
 def _facts(execution: Description, outcome: Outcome | None, now: datetime, screen: Screen) -> list[tuple[str, object]]:
@@ -183,18 +192,15 @@ async def list_executions(arguments: argparse.Namespace) -> None:
     page_size = _PAGE_SIZE_FOR_ALL if arguments.all else _PAGE_SIZE
     # A cursor is valid only for the same filters. So convert an age such as `2h` to a time only once, not for each
     # page.
-    since, until = parse_time(arguments.since, "--since"), parse_time(arguments.until, "--until")
+    filters = filter_args(arguments)
     async with open_for_reading(arguments) as engine:
+        flow = None if arguments.flow is None else await find_flow(engine, arguments.flow)
         cursor = arguments.cursor
         while True:
             page = await engine.executions.list(
-                state=arguments.state,
-                lane=arguments.lane,
-                kind=arguments.kind,
+                **filters,
                 key=arguments.key,
-                tags=parse_tags(arguments.tag) or None,
-                created_from=since,
-                created_until=until,
+                flow=flow,
                 limit=page_size if arguments.limit is None else arguments.limit,
                 cursor=cursor,
             )
@@ -305,5 +311,5 @@ def leases_table(executions: Sequence[Summary], now: datetime, screen: Screen) -
 async def explain(arguments: argparse.Namespace) -> None:
     """Print one sentence that explains why an execution is not running. With --json, also print the facts behind it."""
     async with open_for_reading(arguments) as engine:
-        explanation = await engine.operator.explain(arguments.id)
+        explanation = await engine.operator.explain(await find_execution(engine, arguments.id))
     print_result(arguments, explanation.sentence, explanation)

@@ -8,9 +8,8 @@ from datetime import datetime
 
 from flowfabric.cli.inputs import is_token, principal, read_json_argument, read_token
 from flowfabric.cli.output import format_age, format_json, print_hint, print_lines, print_result, stdout_screen
-from flowfabric.cli.targets import open_for_reading, open_for_writing
+from flowfabric.cli.targets import find_execution, open_for_reading, open_for_writing
 from flowfabric.cli.terminal import Column, Screen, format_facts, format_table, wrap_text
-from flowfabric.core.ids import parse_id
 from flowfabric.core.waits.decisions import approval_name
 from flowfabric.engine import Accepted, DuplicateSignal, Engine, SuspendedView, WaitpointView
 
@@ -33,7 +32,7 @@ async def _deliver(engine: Engine, arguments: argparse.Namespace, payload: bytes
 
     by = principal(arguments)
     if not is_token(arguments.target):
-        id_, signal_id = parse_id(arguments.target), arguments.signal_id
+        id_, signal_id = await find_execution(engine, arguments.target), arguments.signal_id
         return await send(engine, id_, arguments.name, payload, arguments.key, by=by, signal_id=signal_id)
     return await engine.signals.deliver(
         read_token(arguments.target),
@@ -66,8 +65,9 @@ async def show_waits(arguments: argparse.Namespace) -> None:
         if arguments.id is None:
             views = await engine.waitpoints.list_suspended(limit=arguments.limit)
         else:
-            await engine.executions.peek(arguments.id)
-            views = await engine.waitpoints.list(arguments.id, limit=arguments.limit)
+            id_ = await find_execution(engine, arguments.id)
+            await engine.executions.peek(id_)
+            views = await engine.waitpoints.list(id_, limit=arguments.limit)
         now = engine.now()
     if arguments.json:
         print_lines(format_json(view) for view in views)

@@ -16,6 +16,7 @@ from flowfabric.cli.output import (
     format_age,
     format_count,
     format_json,
+    format_time,
     print_hint,
     print_lines,
     print_next,
@@ -72,7 +73,9 @@ def workers_table(workers: Sequence[WorkerInfo], now: datetime, screen: Screen) 
             ",".join(worker.capabilities),
             worker.version,
             format_age(worker.registered_at, now),
-            format_age(worker.seen_at, now),
+            f"not heard from since {format_time(worker.seen_at)}"
+            if worker.is_silent(now)
+            else format_age(worker.seen_at, now),
         )
         for worker in workers
     ]

@@ -135,9 +135,17 @@ _shtab_flowfabric_bench_defaults_added=0
 
 _shtab_flowfabric_cancel_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--all[act on all executions that match the filters below]"
+  "--dry-run[with --all\: only list the executions]"
+  "*--state[with --all\: only in this state\; repeatable (all of them)\: waiting, delayed, blocked, active, suspended]:STATE:(waiting delayed blocked active suspended)"
+  "--lane[with --all\: only on this lane]:lane:"
+  "--kind[with --all\: only of this kind]:kind:"
+  "*--tag[with --all\: only with this tag\; repeatable]:KEY=VALUE:"
+  "--since[with --all\: created since this time\: 2031-05-01T08\:00Z, or 2h for 2 hours ago]:TIME:"
+  "--until[with --all\: created before this time]:TIME:"
   "--children[cancel its children too]"
   "--grace[give the worker this long to clean up]:DURATION:"
-  "--flow[cancel a flow]"
+  "--flow[cancel the flow with this ID]"
   "--policy[which members to cancel (cancel_all)\: cancel_all, cancel_pending, flow_only]:POLICY:(cancel_all cancel_pending flow_only)"
   "--wait[wait up to this long until all members are cancelled]:DURATION:"
   "--reason[why, for the history]:reason:"
@@ -149,7 +157,7 @@ _shtab_flowfabric_cancel_options=(
   "--pooler[connect through a pooler in transaction mode]"
   "--not-durable[accept a store that may lose acknowledged work in a power cut]"
   "--json[print one JSON document per line]"
-  ":the execution, or with --flow the flow:"
+  ":the execution:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -282,8 +290,17 @@ _shtab_flowfabric_history_defaults_added=0
 
 _shtab_flowfabric_hold_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--all[act on all executions that match the filters below]"
+  "--dry-run[with --all\: only list the executions]"
+  "*--state[with --all\: only in this state\; repeatable (both)\: waiting, delayed]:STATE:(waiting delayed)"
+  "--lane[with --all\: only on this lane]:lane:"
+  "--kind[with --all\: only of this kind]:kind:"
+  "*--tag[with --all\: only with this tag\; repeatable]:KEY=VALUE:"
+  "--since[with --all\: created since this time\: 2031-05-01T08\:00Z, or 2h for 2 hours ago]:TIME:"
+  "--until[with --all\: created before this time]:TIME:"
   "--reason[why, for the history]:reason:"
   "--principal[who acts, for the history (the system user)]:WHO:"
+  {--yes,-y}"[do not ask for confirmation]"
   "--store[postgresql\:\/\/\… or a file\; \$FLOWFABRIC_STORE, else flowfabric.db]:URL:_files"
   "--namespace[the namespace to use (default)]:NAME:"
   "--schema[the schema on PostgreSQL (flowfabric)]:NAME:"
@@ -451,9 +468,10 @@ _shtab_flowfabric_leases_defaults_added=0
 
 _shtab_flowfabric_list_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--state[only in this state\: waiting, delayed, blocked, active, suspended, completed, failed, cancelled, expired, skipped]:STATE:(waiting delayed blocked active suspended completed failed cancelled expired skipped)"
+  "*--state[only in this state\; repeatable\: waiting, delayed, blocked, active, suspended, completed, failed, cancelled, expired, skipped]:STATE:(waiting delayed blocked active suspended completed failed cancelled expired skipped)"
   "--lane[only on this lane]:lane:"
   "--kind[only of this kind]:kind:"
+  "--flow[only members of this flow]:ID:"
   "--key[only the execution that holds this idempotency key]:key:"
   "*--tag[only with this tag\; repeatable]:KEY=VALUE:"
   "--since[created since this time\: 2031-05-01T08\:00Z, or 2h for 2 hours ago]:TIME:"
@@ -522,6 +540,14 @@ _shtab_flowfabric_reject_defaults_added=0
 
 _shtab_flowfabric_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--all[act on all executions that match the filters below]"
+  "--dry-run[with --all\: only list the executions]"
+  "*--state[with --all\: only in this state\; repeatable (failed)\: completed, failed, cancelled, expired, skipped]:STATE:(completed failed cancelled expired skipped)"
+  "--lane[with --all\: only on this lane]:lane:"
+  "--kind[with --all\: only of this kind]:kind:"
+  "*--tag[with --all\: only with this tag\; repeatable]:KEY=VALUE:"
+  "--since[with --all\: created since this time\: 2031-05-01T08\:00Z, or 2h for 2 hours ago]:TIME:"
+  "--until[with --all\: created before this time]:TIME:"
   "--from-step[keep the records before this step, and perform it again]:NAME:"
   "--generation[only if it is at this generation]:N:"
   "--reason[why, for the history]:reason:"

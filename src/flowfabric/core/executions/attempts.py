@@ -9,7 +9,7 @@ from typing import Any
 
 from flowfabric.core.executions.decision import Decision, end_attempt, make_decision, next_attempt
 from flowfabric.core.executions.outcomes import Continued, Delayed, Ended, Held, Released, RetryScheduled
-from flowfabric.core.executions.records import AttemptOrigin, AttemptOutcome, Execution, Fence
+from flowfabric.core.executions.records import AttemptOrigin, AttemptOutcome, Execution, Fence, read_traceback
 from flowfabric.core.executions.requests import (
     CancelOwnRequest,
     Completion,
@@ -41,6 +41,7 @@ from flowfabric.core.waits.records import WaitChanges, Waitpoint, WaitpointKind
 
 ATTEMPT_TIMEOUT = "attempt_timeout"
 LEASE_HOLDER = "lease_holder"
+MAX_EVENT_TRACEBACK = 4_000
 
 
 def decide_complete(execution: Execution, request: Completion, now: datetime) -> Decision[Ended]:
@@ -166,10 +167,9 @@ def _retry(
         **next_attempt(execution),
         **_last_failure(failure),
     )
-    details = {"category": failure["failure_category"], "retry_at": at.isoformat()}
-    return make_decision(
-        RetryScheduled(at), execution, after, RETRY, attempt, reason=failure["failure_message"], details=details
-    )
+    details = _event_details(failure) | {"retry_at": at.isoformat()}
+    outcome = RetryScheduled(at, retry=after.retry_count, max_retries=execution.policy.max_retries)
+    return make_decision(outcome, execution, after, RETRY, attempt, reason=failure["failure_message"], details=details)
 
 
 def _end_execution(
@@ -177,13 +177,20 @@ def _end_execution(
 ) -> Decision[RetryScheduled | Ended]:
     attempt = end_attempt(execution, AttemptOutcome.FAILURE, now, **failure)
     after = apply_transition(execution, transition, now, digest=digest, **_last_failure(failure))
-    details = {"category": failure["failure_category"]}
-    facts = {"reason": failure["failure_message"], "details": details}
+    facts = {"reason": failure["failure_message"], "details": _event_details(failure)}
     return make_decision(Ended(after.state), execution, after, transition, attempt, **facts)
 
 
 def _last_failure(failure: dict[str, Any]) -> dict[str, Any]:
     return {key: failure[key] for key in ("failure_message", "failure_category")}
+
+
+def _event_details(failure: dict[str, Any]) -> dict[str, str]:
+    """Return the category and the traceback of a failure, shortened at its start to the limit of an event."""
+    traceback = read_traceback(failure.get("failure_detail"))
+    if len(traceback) > MAX_EVENT_TRACEBACK:
+        traceback = f"[…]\n{traceback[-MAX_EVENT_TRACEBACK:]}"
+    return {"category": failure["failure_category"]} | ({"traceback": traceback} if traceback else {})
 
 
 def _seconds(value: object) -> str:

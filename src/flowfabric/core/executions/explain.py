@@ -279,6 +279,11 @@ def _explain_active(execution: Execution, context: ExplainContext) -> Statement:
     until = _format_time(lease.expires_at, context.now, seconds=True)
     if lease.expires_at <= context.now:
         return f'The lease of worker "{lease.worker.name}" expired at {until}. A reconciler is about to end it.', facts
+    renewed_at = lease.expires_at - lease.ttl
+    if context.now >= renewed_at + lease.ttl / 2:
+        since = _format_time(renewed_at, context.now, seconds=True)
+        sentence = f'Worker "{lease.worker.name}" has not been heard from since {since}. Its lease lasts until {until}.'
+        return sentence, {**facts, "renewed_at": renewed_at}
     return f'Running on worker "{lease.worker.name}". Its lease lasts until {until}.', facts
 
 

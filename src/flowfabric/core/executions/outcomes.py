@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from flowfabric.core.executions.records import Execution, Fence, FormerLease, Resumption, WorkerId
 from flowfabric.core.executions.states import PublicState, State
+from flowfabric.core.fast_dataclass import record
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.waits.evaluate import Counted
 from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
@@ -17,7 +18,7 @@ from flowfabric.core.waits.records import Effect, StoredSignal, Trigger
 _EPOCH_BITS = 40
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Created:
     """The submission was stored as a new execution with the id `id`."""
 
@@ -35,7 +36,7 @@ class Duplicate:
 Submitted = Created | Duplicate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Lease:
     """A worker's ownership of one attempt, with everything needed to run it.
 
@@ -102,7 +103,7 @@ class Renewed:
         return self.cancel_due_at is not None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Ended:
     """The execution has ended; `state` is its final state."""
 
@@ -111,9 +112,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class RetryScheduled:
-    """The attempt failed. The next attempt may start at the time `at`."""
+    """The attempt failed. The next attempt may start at the time `at`.
+
+    It is retry number `retry` of at most `max_retries`. These numbers are zero in the reply to a repeated request.
+    """
 
     at: datetime
+    retry: int = field(default=0, compare=False)
+    max_retries: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

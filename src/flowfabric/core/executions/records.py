@@ -47,7 +47,7 @@ class AttemptOutcome(StrEnum):
     RECLAIMED = "interrupted_reclaimed"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Fence:
     """Proof of ownership that a worker presents with every write.
 
@@ -226,6 +226,26 @@ class Attempt:
     failure_category: str | None = None
     failure_message: str | None = None
     failure_detail: bytes | None = None
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of the failure, if the worker has reported one."""
+        return read_traceback(self.failure_detail)
+
+
+def read_traceback(detail: bytes | None) -> str:
+    """Return the text under the name `traceback` in the detail of a failure, or an empty text if there is none.
+
+    Every program decides what its details contain, so they may have any form.
+    """
+    try:
+        document = json.loads(detail or b"null")
+    except (ValueError, RecursionError):
+        return ""
+    text = document.get("traceback") if isinstance(document, dict) else None
+    if not isinstance(text, str):
+        return ""
+    return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,8 @@ async def list_executions(tx: Transaction, namespace: str, listing: Listing) -> 
         id_ = await tx.idempotency_keys.find(namespace, listing.key)
         if id_ is None:
             return []
-        listing = replace(listing, first=id_, before=min(listing.before, UUID(int=id_.int + 1)))
+        after_id = UUID(int=id_.int + 1)
+        listing = replace(listing, first=max(listing.first, id_), before=min(listing.before, after_id))
     return [summarize(execution) for execution in await tx.executions.page(listing)]
 
 

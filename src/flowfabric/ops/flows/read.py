@@ -19,8 +19,9 @@ _MAX_EDGES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowListing:
-    """Which flows to list. Flows come newest first, and only flows with an id below `before` are listed."""
+    """Which flows to list. Flows come newest first, with ids from `first` to below `before`."""
 
+    first: UUID
     before: UUID
     limit: int
     state: FlowState | None = None
@@ -74,7 +75,7 @@ async def list_flows(tx: Transaction, namespace: str, listing: FlowListing) -> l
     while len(summaries) < listing.limit:
         flows = await tx.flows.page(namespace, before, listing.limit, only_live=only_live)
         summaries += await _filter_flows(tx, listing, flows)
-        if len(flows) < listing.limit:
+        if len(flows) < listing.limit or flows[-1].id < listing.first:
             break
         before = flows[-1].id
     return summaries[: listing.limit]
@@ -95,7 +96,7 @@ async def _filter_flows(tx: Transaction, listing: FlowListing, flows: Sequence[F
 
 
 def _passes(listing: FlowListing, flow: FlowRecord) -> bool:
-    if listing.name not in (None, flow.name):
+    if flow.id < listing.first or listing.name not in (None, flow.name):
         return False
     if listing.created_from is not None and flow.created_at < listing.created_from:
         return False

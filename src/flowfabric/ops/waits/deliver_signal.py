@@ -4,14 +4,17 @@ A name addresses a declared signal or, with `Delivery.or_wait`, the oldest open 
 
 ```text
 signal ──┬── a doubtful token, or a key at a named waitpoint ──> locked_batch
+         ├── most recent optimistic signals failed ──> locked_batch
          └── otherwise ──> optimistic      one read and one guarded write, no transaction around them
                                │ row changed since the read, repeated, or refused
                                └──> locked_batch      rows that are free
                                         │ row busy
-                                        └──> locked_batch      once more
+                                        └──> locked_batch      up to twice more
                                                  │ row still busy
                                                  └──> locked_single
 ```
+
+Under load, workers claim and suspend the executions that get signals, so most optimistic writes would fail.
 
 The order of the checks is part of the contract. First, the token is verified and the waitpoint must exist. Then a
 repeated signal returns a duplicate, even if the wait is over. Then the token and the waitpoint must not have expired,
@@ -56,6 +59,9 @@ from flowfabric.store.records import OptimisticSnapshot, ReceivedSignals, Signal
 from flowfabric.store.transaction import Transaction
 
 Delivered = Accepted | DuplicateSignal
+_MAX_FAILED_SHARE = 0.5
+_SHARE_WEIGHT = 0.2
+_PROBE_EVERY = 16
 _ADDRESSABLE = {
     True: (WaitpointKind.STANDING,),
     False: (WaitpointKind.STANDING, WaitpointKind.ADDRESSED),
@@ -122,16 +128,32 @@ class DeliverLocked(BatchOperation[Delivery, Delivered]):
 
 
 class DeliverSignal(DeliverLocked):
-    """Deliver signals without locks: read once, decide, and write unless a row has changed since the read."""
+    """Deliver signals without locks: read once, decide, and write unless a row has changed since the read.
+
+    If most of the recent batches failed, only one of `_PROBE_EVERY` signals is tried here first.
+    """
 
     single_statement = True
     batch_path = "optimistic"
+
+    def __init__(self, keys: KeySource, fallback: BatchOperation[Delivery, Delivered]) -> None:
+        super().__init__(keys, fallback)
+        self._failed_share = 0.0
+        self._skipped = 0
 
     async def run_batch(
         self, tx: Transaction, namespace: str, requests: Sequence[Delivery]
     ) -> list[Delivered | FlowFabricError | None]:
         """Deliver the signals that can be accepted. Return None for the others, which the fallback decides."""
-        simple, secrets = [item for item in requests if not self.use_fallback(item)], _remembered_secrets(requests)
+        outcomes = await self._try(tx, namespace, requests)
+        failed = outcomes.count(None) / len(outcomes)
+        self._failed_share += _SHARE_WEIGHT * (failed - self._failed_share)
+        return outcomes
+
+    async def _try(
+        self, tx: Transaction, namespace: str, requests: Sequence[Delivery]
+    ) -> list[Delivered | FlowFabricError | None]:
+        simple, secrets = [item for item in requests if not _needs_lock(item)], _remembered_secrets(requests)
         snapshot = await tx.optimistic.read_for_signals([_lookup(item) for item in simple]) if simple else None
         if snapshot is None or snapshot.key_ring is None:
             return [None] * len(requests)
@@ -157,18 +179,28 @@ class DeliverSignal(DeliverLocked):
         return [decisions[id_].outcome if id_ in written else None for id_ in map(self.key, requests)]
 
     def use_fallback(self, request: Delivery) -> bool:
-        """Return True if the signal needs more than one read, or may be forged.
-
-        A key at a named waitpoint can be looked up only after the waitpoint is known. A token that may be forged must
-        not delay a genuine signal to the same execution.
-        """
-        is_doubtful = request.token is not None and request.secret is None
-        return is_doubtful or (request.waitpoint_id is None and request.request.key is not None)
+        if _needs_lock(request):
+            return True
+        if self._failed_share <= _MAX_FAILED_SHARE:
+            return False
+        self._skipped = (self._skipped + 1) % _PROBE_EVERY
+        return self._skipped != 0
 
 
 def make_deliver_signal(keys: KeySource) -> DeliverSignal:
     """Return the operation that delivers the signals of one engine."""
-    return DeliverSignal(keys, fallback=DeliverLocked(keys, fallback=DeliverLocked(keys)))
+    locked = DeliverLocked(keys, fallback=DeliverLocked(keys, fallback=DeliverLocked(keys)))
+    return DeliverSignal(keys, fallback=locked)
+
+
+def _needs_lock(request: Delivery) -> bool:
+    """Return True if the signal needs more than one read, or may be forged.
+
+    A key at a named waitpoint can be looked up only after the waitpoint is known. A token that may be forged must not
+    delay a genuine signal to the same execution.
+    """
+    is_doubtful = request.token is not None and request.secret is None
+    return is_doubtful or (request.waitpoint_id is None and request.request.key is not None)
 
 
 def _is_new(delivery: Delivery, snapshot: OptimisticSnapshot, namespace: str) -> bool:

@@ -123,14 +123,23 @@ class CallGroup(DurableCall[Any]):
                 await self._wait_for_cancel(group)
             self._check_members()
             branch.group = group
+            return await self._decide_or_abandon(group)
+        except Unwind:
+            # The lease may be lost before the decision is recorded. No other code ends the members then.
+            if group.running_branches():
+                await self._leave(group)
+            raise
+        finally:
+            branch.group = None
+            group.skip_waiting()
+
+    async def _decide_or_abandon(self, group: BranchGroup) -> Any:
+        try:
             return await self.decide(group)
         except asyncio.CancelledError:
             if group.has_open_members:
                 await self._abandon(group)
             raise
-        finally:
-            branch.group = None
-            group.skip_waiting()
 
     def _check_task(self, branch: Branch) -> None:
         if asyncio.current_task() is not branch.task:
@@ -146,11 +155,14 @@ class CallGroup(DurableCall[Any]):
         The members end like the losers of a race. The cancellation is recorded first, since a later run must repeat it.
         """
         if self.is_left(asyncio.CancelledError()):
-            # Members unwind at their next durable call, but other awaiting code may never reach one.
-            group.cancel_code()
-            await group.wait_ended()
+            await self._leave(group)
         else:
             await self._end_members(group, StepStatus.ABANDONED, cancel_steps=True, given_up=True)
+
+    async def _leave(self, group: BranchGroup) -> None:
+        """End the members because the run unwinds. Code that awaits something else may never reach a durable call."""
+        group.cancel_code()
+        await group.wait_ended()
 
     async def _wait_for_cancel(self, group: BranchGroup) -> NoReturn:
         """Wait, without running members, until the code around the group cancels it, as it did in an earlier run."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import Branch, require_branch
-from flowfabric.runtime.calls.step import failure_of, step
+from flowfabric.runtime.calls.step import step
 from flowfabric.runtime.journal import RecordedFailure
+from flowfabric.runtime.results import failure_of
 from flowfabric.runtime.run import is_final
 from flowfabric.values import failures, guards
 from flowfabric.values.aliases import P

@@ -27,13 +27,13 @@ from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, S
 from flowfabric.runtime.durable_call import LOG, DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
 from flowfabric.runtime.options import Retryable, check_options
-from flowfabric.runtime.results import store_result
+from flowfabric.runtime.results import failure_of, store_result
 from flowfabric.runtime.run import is_final
 from flowfabric.runtime.runner import CallOptions, TaskSpec, retry_category, task_called_error
 from flowfabric.runtime.waits import Wait
-from flowfabric.values import failures, guards, return_codec
+from flowfabric.values import ValueCodec, failures, guards, return_codec
 from flowfabric.values.aliases import Async, Durable, Duration, P, T
-from flowfabric.values.errors import CancelRequested, StepFailed, Unwind, ValueRefused
+from flowfabric.values.errors import CancelRequested, Unwind, ValueRefused
 from flowfabric.values.inputs import ChangedArguments, digest_arguments
 from flowfabric.values.records import ErrorInfo
 
@@ -65,7 +65,7 @@ class StepPolicy:
             raise InvalidRequest("invalid_name", message, field="name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepPlan:
     """The name of a step, and all settings by which the step runs and is retried."""
 
@@ -79,6 +79,13 @@ class StepPlan:
     at_most_once: bool
     retry_on: tuple[Retryable, ...] = ()
     can_interrupt: bool = False
+    _codec: ValueCodec[Any] | None = None
+
+    def codec_of(self, fn: Callable[..., Any]) -> ValueCodec[Any]:
+        """Return the codec for the results of the function of this plan. The first result makes the codec."""
+        if self._codec is None:
+            self._codec = return_codec(fn)
+        return self._codec
 
 
 NO_POLICY = StepPolicy()
@@ -200,7 +207,7 @@ class StepCall(DurableCall[Any]):
         *,
         name: str | None = None,
     ) -> None:
-        if isinstance(getattr(fn, "call_options", None), CallOptions):
+        if not isinstance(fn, FunctionType) and isinstance(getattr(fn, "call_options", None), CallOptions):
             raise task_called_error(fn.__name__)
         if not callable(fn):
             message = f"a step is a function and its arguments, not {type(fn).__name__}"
@@ -213,7 +220,7 @@ class StepCall(DurableCall[Any]):
     def replay(self, record: Record) -> Any:
         if record.status is StepStatus.FAILED:
             raise failure_of(record, self.plan.raises)
-        return return_codec(self.fn).restore(record.value)
+        return self.plan.codec_of(self.fn).restore(record.value)
 
     async def execute(self) -> Any:
         facts = self.record.facts if self.record is not None else {}
@@ -241,7 +248,7 @@ class StepCall(DurableCall[Any]):
         """Call the function and record its result. Return the stored value."""
         result = await self._perform()
         self.end_try()
-        stored = store_result(result, return_codec(self.fn), self)
+        stored = store_result(result, self.plan.codec_of(self.fn), self)
         self.warn_if_changed()
         await self.run.record_writer.write(self.record_result(stored.data))
         return stored.value
@@ -418,9 +425,7 @@ class StepCall(DurableCall[Any]):
         document = {**failures.to_json(info), **(declared or {})}
         record = self.call_id.record(StepStatus.FAILED, ran=self.ran, tries=tries, error=document)
         await self.run.record_writer.write(record)
-        failure = failure_of(record, self.plan.raises)
-        guards.set_cause(failure, cause)
-        return failure
+        return failure_of(record, self.plan.raises, cause)
 
     async def _wait_for_retry(self, due: datetime) -> None:
         """Wait until the next try is due. If the call is cancelled during the wait, record it as abandoned."""
@@ -438,16 +443,6 @@ class StepCall(DurableCall[Any]):
             await self.run.suspender.wait(branch, wait)
         else:
             await asyncio.sleep(max(0.0, (due - self.run.now()).total_seconds()))
-
-
-def failure_of(record: Record, raises: Collection[type[Exception]]) -> Exception:
-    """Return the error to raise for a recorded failure. Every run gets an equal error."""
-    document = record.facts["error"]
-    error = failures.rebuild(document, raises)
-    if error is None:
-        return StepFailed(failures.from_json(document), record.path, raises=raises)
-    guards.mark_final(error)
-    return error
 
 
 def _interrupted_error(path: str) -> ErrorInfo:

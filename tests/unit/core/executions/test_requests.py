@@ -12,7 +12,7 @@ import pytest
 
 from flowfabric.core import validation
 from flowfabric.core.executions import requests
-from flowfabric.core.executions.requests import CancelOwnRequest, Completion, DelayRequest, FailureReport
+from flowfabric.core.executions.requests import CancelOwnRequest, Completion, DelayRequest, FailureReport, digest
 from flowfabric.engine import (
     Backoff,
     FailureClass,
@@ -179,7 +179,7 @@ def test_step_is_validated_and_its_status_is_a_member_or_its_value() -> None:
 
 def test_digest_of_a_step_depends_on_its_content() -> None:
     base = Step("s", b"1")
-    assert base.digest() == Step("s", b"1").digest()
+    assert base.digest() == Step("s", b"1").digest() == digest("step", "ok", "json", b"1")
     others = [Step("s", b"2"), Step("s", b"1", "text"), Step("s", b"1", status=StepStatus.FAILED)]
     assert len({step.digest() for step in (base, *others)}) == 4
 

@@ -56,21 +56,21 @@ share AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT
-        locked.id,
+        locked.ctid,
         ROW_NUMBER() OVER (
             ORDER BY
                 locked.priority DESC, locked.turn, locked.turn_place, locked.fresh, locked.created_at, locked.id
         ) AS place
     FROM (
         SELECT
-            found.id, found.priority, found.fresh, found.created_at, share.turn_place,
+            found.ctid, found.id, found.priority, found.fresh, found.created_at, share.turn_place,
             ROW_NUMBER() OVER (
                 PARTITION BY share.namespace, found.priority
                 ORDER BY found.fresh, found.created_at, found.id
             ) AS turn
         FROM share
         CROSS JOIN LATERAL (
-            SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+            SELECT e.ctid, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
             FROM ff.execution AS e
             WHERE e.route_id = share.route_id
                 AND e.state = 'waiting'
@@ -94,6 +94,6 @@ noted AS (
         taken.event_xid, taken.namespace, {noted_lease}
 )
 SELECT
-    seen.all_locked, seen.era, seen.is_current, e.namespace,
+    seen.is_incomplete, seen.era, seen.is_current, e.namespace,
 {lease}
 {claim_totals}

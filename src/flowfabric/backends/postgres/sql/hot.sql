@@ -7,7 +7,7 @@
 -- fragment: told_time
 clock_timestamp()
 
--- name: insert_executions
+-- fragment: inserting
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(:now, clock_timestamp()) AS now
 )
@@ -55,6 +55,9 @@ WHERE NOT EXISTS (
         AND l.name = item.lane
         AND l.state = 'draining'
 )
+
+-- name: insert_executions
+{inserting}
     -- Events outlive their execution, so its id is never used again. The subquery runs once per item, because an
     -- anti-join might be planned as a scan of all events.
     AND (
@@ -66,6 +69,12 @@ WHERE NOT EXISTS (
     ) IS NULL
 ORDER BY item.id
 ON CONFLICT (id) DO NOTHING
+RETURNING id
+
+-- The variant for a statement that is its own transaction, and whose ids are all minted by the engine for this call. If
+-- an id exists nevertheless, the statement fails.
+-- name: insert_single_executions
+{inserting}
 RETURNING id
 
 -- The routes that a claim may take, and the lease on the rows it has locked. A claim compares namespace, lane and kind
@@ -131,9 +140,8 @@ work AS (
         lease_check_at = clock.now + COALESCE(:ttl_us, e.lease_ttl_policy_us) * INTERVAL '1 microsecond',
         lease_resumed = (e.attempt_state = 'attempt_interrupted'){order_of_events}
     FROM clock, head
-    WHERE e.id = head.id
-        -- The planner cannot know that there are few heads, and would scan a whole table to join them.
-        AND e.id = ANY(ARRAY(SELECT h.id FROM head AS h))
+    -- A row that changed between the snapshot and its lock has a new position. It stays for the next claim.
+    WHERE e.ctid = head.ctid
     RETURNING
     {lease}, e.state, e.version, e.event_xid, e.flow_id, head.place
 
@@ -154,9 +162,10 @@ work AS (
 -- fragment: claim_totals
 FROM (
     SELECT
-        NOT EXISTS (SELECT 1 FROM head)
-        AND EXISTS (SELECT 1 FROM share)
-        AND EXISTS (SELECT 1 FROM work) AS all_locked,
+        CASE
+            WHEN EXISTS (SELECT 1 FROM taken) THEN (SELECT COUNT(*) FROM head) > (SELECT COUNT(*) FROM taken)
+            ELSE EXISTS (SELECT 1 FROM share) AND EXISTS (SELECT 1 FROM work)
+        END AS is_incomplete,
         (SELECT s.era FROM ff.store AS s) AS era,
         (SELECT {is_current} FROM ff.store AS s) AS is_current
 ) AS seen
@@ -173,7 +182,7 @@ noted AS (
         taken.event_xid, :namespace, {noted_lease}
 )
 SELECT
-    seen.all_locked, seen.era, seen.is_current,
+    seen.is_incomplete, seen.era, seen.is_current,
 {lease}
 {claim_totals}
 
@@ -213,11 +222,11 @@ share AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT
-        found.id,
+        found.ctid,
         ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
     FROM share
     CROSS JOIN LATERAL (
-        SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+        SELECT e.ctid, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
         FROM ff.execution AS e
         WHERE e.route_id = share.route_id
             AND e.state = 'waiting'
@@ -245,11 +254,11 @@ share AS MATERIALIZED (
 ),
 head AS MATERIALIZED (
     SELECT
-        found.id,
+        found.ctid,
         ROW_NUMBER() OVER (ORDER BY found.priority DESC, found.fresh, found.created_at, found.id) AS place
     FROM share
     CROSS JOIN LATERAL (
-        SELECT e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
+        SELECT e.ctid, e.id, e.priority, (e.attempt_state <> 'attempt_interrupted') AS fresh, e.created_at
         FROM ff.execution AS e
         WHERE e.route_id = share.route_id
             AND e.state = 'waiting'
@@ -356,7 +365,7 @@ RETURNING e.id
 
 -- Ends owned executions, standalone and linked ones alike. The owned rows carry the values of their items. A second
 -- join would compare every item with every other.
--- fragment: completing
+-- fragment: ending
 ended AS (
     UPDATE ff.execution AS e
     SET
@@ -390,6 +399,8 @@ ended AS (
         lease_resumed = NULL{order_of_events}
     FROM clock, owned
     WHERE e.id = owned.id
+
+-- fragment: ended_and_noted
     RETURNING
         e.id, e.namespace, e.lane, e.kind, e.tags, e.version, e.epoch, e.generation, e.attempt_index, e.attempt_origin,
         e.attempt_started_at, e.ended_at, e.former_lease_id, e.former_worker, e.former_instance, e.event_xid,
@@ -439,7 +450,33 @@ owned AS MATERIALIZED (
         AND e.plain
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),
-{completing}
+{ending}
+    {ended_and_noted}
+SELECT ended.id, ended.ended_at
+FROM ended
+
+-- The variant for a statement that is its own transaction. It has its guard in the UPDATE, and so finds each row once.
+-- If a row changed while the statement waited for it, PostgreSQL checks the guard again. No such wait is longer than
+-- `lock_timeout`, which ends the statement. The setting must have a value before the first row is locked, so it is
+-- read together with the time.
+-- name: complete_single_if_owned
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(:now, clock_timestamp()) AS now, set_config('lock_timeout', '100ms', TRUE) AS lock_timeout
+),
+owned AS MATERIALIZED (
+    SELECT i.id, i.epoch, i.lease_id, i.result, i.encoding, i.digest
+    FROM unnest(
+        :execution_id::UUID[], :epoch::BIGINT[], :lease_id::UUID[], :result::BYTEA[], :encoding::TEXT[], :digest::TEXT[]
+    ) AS i (id, epoch, lease_id, result, encoding, digest)
+),
+{ending}
+        AND e.namespace || '' = :namespace
+        AND e.epoch = owned.epoch
+        AND e.lease_id = owned.lease_id
+        AND e.state || '' = 'active'
+        AND e.lease_expires_at > (SELECT now FROM clock)
+        AND e.plain
+    {ended_and_noted}
 SELECT ended.id, ended.ended_at
 FROM ended
 
@@ -467,7 +504,8 @@ owned AS MATERIALIZED (
         AND COALESCE(e.flow_id, CASE WHEN e.has_children THEN e.id END) IS NOT DISTINCT FROM item.flow_id
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),
-{completing}
+{ending}
+    {ended_and_noted}
 SELECT ended.id, ended.ended_at, ended.flow_id, ended.parent_id, ended.has_children, ended.plain
 FROM ended
 

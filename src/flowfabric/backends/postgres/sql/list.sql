@@ -1,6 +1,17 @@
 -- Listings: the newest rows of each state, merged. Without filters, the cost of a page does not depend on the size of
 -- the table. A selective filter has to read the rows that it skips.
 
+-- fragment: listing
+    AND e.id >= :first
+    AND e.id < :before
+    AND (:lane::TEXT IS NULL OR e.lane = :lane)
+    AND (:kind::TEXT IS NULL OR e.kind = :kind)
+    AND (:tags::JSONB IS NULL OR e.tags @> :tags::JSONB)
+    AND (:created_from::TIMESTAMPTZ IS NULL OR e.created_at >= :created_from)
+    AND (:created_until::TIMESTAMPTZ IS NULL OR e.created_at < :created_until)
+ORDER BY e.id DESC
+LIMIT :limit
+
 -- name: list_executions
 SELECT
 {execution}
@@ -11,18 +22,19 @@ CROSS JOIN LATERAL (
     FROM ff.execution AS e
     WHERE e.namespace = :namespace
         AND e.state = wanted.state
-        AND e.id >= :first
-        AND e.id < :before
-        AND (:lane::TEXT IS NULL OR e.lane = :lane)
-        AND (:kind::TEXT IS NULL OR e.kind = :kind)
-        AND (:tags::JSONB IS NULL OR e.tags @> :tags::JSONB)
-        AND (:created_from::TIMESTAMPTZ IS NULL OR e.created_at >= :created_from)
-        AND (:created_until::TIMESTAMPTZ IS NULL OR e.created_at < :created_until)
-    ORDER BY e.id DESC
-    LIMIT :limit
+    {listing}
 ) AS e
 ORDER BY e.id DESC
 LIMIT :limit
+
+-- name: list_members
+SELECT
+{execution}
+FROM ff.execution AS e
+WHERE e.namespace = :namespace
+    AND e.flow_id = :flow
+    AND e.state IN :states
+{listing}
 
 -- name: estimate_in_state
 SELECT (c.reltuples * fraction.of_state * fraction.of_namespace)::BIGINT AS count
