@@ -226,6 +226,7 @@ BY_NAME = {
     "retryable_categories": Role(
         ["net", b"net", 7, [None], [""], [NUL], [SURROGATE], [LONG], [7], [[]]], good=([], {})
     ),
+    "failed": Role([False, "yes", 7, b"true", [True]], good=(True,)),
     # Priorities are clamped, so every integer is valid.
     "priority": Role(["1", b"1", math.nan, math.inf]),
 }

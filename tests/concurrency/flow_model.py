@@ -5,8 +5,9 @@ belong to. The group decides whether its member may start, must be skipped or ke
 of events follows from the outcomes. A test can therefore check a picture, which is a copy of a flow's rows, at any
 time.
 
-A replay undoes the outcome of a member for each downstream member that has not started. The state of an edge then
-depends on earlier events. The model therefore also compares each edge with its state in the previous picture.
+A replay undoes the outcome of a member for each downstream member that has not started, and brings back the members
+that were skipped because of that outcome. The state of an edge then depends on earlier events. The model therefore also
+compares each edge with its state in the previous picture.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from dataclasses import dataclass
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "skipped"})
 BAD = frozenset({"failed", "cancelled", "expired"})
+FAILED = frozenset({"failed", "expired"})
 TAKEN = {
     "on_success": frozenset({"completed"}),
     "on_failure": frozenset({"failed", "expired"}),
+    "on_failure_or_skip": frozenset({"failed", "expired"}),
     "on_completion": TERMINAL,
 }
 SIBLING = "flow_sibling"
@@ -27,7 +30,10 @@ SIBLING = "flow_sibling"
 
 @dataclass(frozen=True)
 class MemberPicture:
-    """A member: its state, whether it has ever started, and the source of its cancellation."""
+    """A member: its state, whether it has ever started, and the source of its cancellation.
+
+    `after_failure` is true if the member was skipped because of a failure.
+    """
 
     id: str
     state: str
@@ -35,6 +41,11 @@ class MemberPicture:
     started: bool
     cancelled_by: str | None
     generation: int = 0
+    after_failure: bool = False
+
+    @property
+    def passes_failure_on(self) -> bool:
+        return self.state in FAILED or self.after_failure
 
     @property
     def replayed(self) -> bool:
@@ -101,11 +112,12 @@ class FlowPicture:
         return edges_by_group
 
 
-def edge_state(kind: str, upstream: str) -> str:
-    """Return the expected state of an edge of this kind whose upstream member is in the state `upstream`."""
-    if upstream not in TERMINAL:
+def edge_state(kind: str, upstream: MemberPicture) -> str:
+    """Return the expected state of an edge of this kind from this upstream member."""
+    if upstream.state not in TERMINAL:
         return "open"
-    return "satisfied" if upstream in TAKEN[kind] else "impossible"
+    is_failure = kind == "on_failure_or_skip" and upstream.after_failure
+    return "satisfied" if is_failure or upstream.state in TAKEN[kind] else "impossible"
 
 
 def group_state(join: str, k: int | None, states: list[str]) -> str:
@@ -124,22 +136,75 @@ def find_problems(flow: FlowPicture) -> list[str]:
 def flow_outcome(flow: FlowPicture) -> str:
     """Return the expected outcome of a flow whose members have all ended.
 
-    The flow has failed if a member failed, expired or was cancelled and no downstream member handled that outcome.
+    The flow has failed if a member failed, expired or was cancelled and no downstream member handled that outcome, or
+    if a member is still skipped because of a failure that a replay repaired.
     """
     outgoing: dict[str, list[EdgePicture]] = defaultdict(list)
     for edge in flow.edges:
         outgoing[edge.upstream].append(edge)
     bad = [member for member in flow.members.values() if member.state in BAD]
     alone = [member for member in bad if not _is_handled(flow, member, outgoing[member.id])]
-    return "failed" if alone else "completed"
+    return "failed" if alone or left_behind(flow) else "completed"
 
 
-def find_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None = None) -> Iterator[str]:
-    """Yield the errors in the changes that one call made between two pictures.
+def left_behind(flow: FlowPicture) -> set[str]:
+    """Return the members that are still skipped although a replay repaired the failure."""
+    into = flow.edges_into()
+    behind = set()
+    for (id_, seq), group in flow.groups.items():
+        edges = into[id_, seq]
+        can_fire = group_state(group.join, group.k, [edge.state for edge in edges]) != "impossible"
+        was_replayed = any(flow.members[edge.upstream].replayed for edge in edges)
+        if seq == 0 and group.state == "impossible" and flow.members[id_].state == "skipped":
+            behind |= {id_} if can_fire and was_replayed else set()
+    return behind
 
-    `replayed` is the member that the call replayed.
+
+@dataclass(frozen=True)
+class Replays:
+    """The members that a call replays. With `downstream`, it also brings back skipped members.
+
+    `revived` are members that earlier replays left behind and that the call brings back.
     """
-    into = after.edges_into()
+
+    replayed: frozenset[str] = frozenset()
+    revived: frozenset[str] = frozenset()
+    downstream: bool = True
+
+    def opened_edges(self, before: FlowPicture, running: frozenset[str]) -> set[EdgePicture]:
+        """Return the edges that open again if these members run again."""
+        return {
+            edge
+            for edge in before.edges
+            if edge.seq == 0
+            and not before.members[edge.downstream].started
+            and (edge.upstream in running or (edge.downstream in self.replayed and edge.state == "impossible"))
+        }
+
+    def running(self, before: FlowPicture) -> frozenset[str]:
+        """Return all members that run again."""
+        running = self.replayed | self.revived
+        into = before.edges_into()
+        while self.downstream:
+            opened = self.opened_edges(before, running)
+            back = set()
+            for id_ in {edge.downstream for edge in opened} - running:
+                group, edges = before.groups[id_, 0], into[id_, 0]
+                states = ["open" if edge in opened else edge.state for edge in edges]
+                is_possible = group_state(group.join, group.k, states) != "impossible"
+                back |= {id_} if before.members[id_].state == "skipped" and is_possible else set()
+            if not back:
+                break
+            running |= back
+        return running
+
+
+NO_REPLAYS = Replays()
+
+
+def find_step_problems(before: FlowPicture, after: FlowPicture, replays: Replays = NO_REPLAYS) -> Iterator[str]:
+    """Yield the errors in the changes that one call made between two pictures."""
+    into, running = after.edges_into(), replays.running(before)
     for id_, now in after.members.items():
         was, group = before.members.get(id_), after.groups.get((id_, 0))
         if group is None or (was is not None and was.ended):
@@ -150,40 +215,39 @@ def find_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | 
         if now.state == "skipped" and verdict != "impossible":
             yield f"{now} was skipped although its edges are {verdict}"
     for id_, was in before.members.items():
-        if was.ended and after.members[id_] != was and id_ != replayed:
-            yield f"{was} became {after.members[id_]}"
-    yield from _edge_step_problems(before, after, replayed)
+        now = after.members[id_]
+        if was.ended and now != was and id_ not in running:
+            yield f"{was} became {now}"
+        if id_ in running and (now.ended or now.generation != was.generation + 1):
+            yield f"{was} should run again but became {now}"
+    yield from _edge_step_problems(before, after, replays)
     yield from _sibling_problems(before, after)
 
 
-def _edge_step_problems(before: FlowPicture, after: FlowPicture, replayed: str | None) -> Iterator[str]:
+def _edge_step_problems(before: FlowPicture, after: FlowPicture, replays: Replays) -> Iterator[str]:
     """Yield the edges whose new state is wrong."""
     old = {(edge.upstream, edge.downstream, edge.seq): edge for edge in before.edges}
+    opened = replays.opened_edges(before, replays.running(before))
     for edge in after.edges:
         was = old.get((edge.upstream, edge.downstream, edge.seq))
-        expected = _next_state(before, after, edge, was.state if was else None, replayed)
+        expected = "open" if was in opened else _next_state(before, after, edge, was.state if was else None)
         if edge.state != expected:
-            yield f"{edge} was {was and was.state} and should be {expected}; replayed was {replayed}"
+            yield f"{edge} was {was and was.state} and should be {expected}; replays were {replays}"
 
 
-def _next_state(
-    before: FlowPicture, after: FlowPicture, edge: EdgePicture, was: str | None, replayed: str | None
-) -> str:
-    """Return the expected state of an edge after the call.
+def _next_state(before: FlowPicture, after: FlowPicture, edge: EdgePicture, was: str | None) -> str:
+    """Return the expected state of an edge after the call, if no replay opened it.
 
-    A resolved edge stays resolved, with two exceptions. Both require that the downstream member has never started. A
-    replay of the upstream member opens the edge. A replay of the downstream member opens the edge if the edge is
-    impossible. If the upstream member ended before the edge was created, its outcome counts only at that creation.
+    A resolved edge stays resolved. If the upstream member ended before the edge was created, its outcome counts only at
+    that creation.
     """
     upstream = before.members.get(edge.upstream)
     if was is None:
-        return edge_state(edge.kind, after.members[edge.upstream].state)
+        return edge_state(edge.kind, after.members[edge.upstream])
     if was == "open":
         is_news = upstream is not None and not upstream.ended
-        return edge_state(edge.kind, after.members[edge.upstream].state) if is_news else "open"
-    untouched = edge.seq == 0 and not before.members[edge.downstream].started
-    opens = edge.upstream == replayed or (edge.downstream == replayed and was == "impossible")
-    return "open" if untouched and opens else was
+        return edge_state(edge.kind, after.members[edge.upstream]) if is_news else "open"
+    return was
 
 
 def find_hanging_members(flow: FlowPicture) -> set[str]:
@@ -250,7 +314,7 @@ def _edge_problems(flow: FlowPicture) -> Iterator[str]:
         upstream, downstream = flow.members.get(edge.upstream), flow.members.get(edge.downstream)
         if upstream is None or downstream is None or upstream.replayed or downstream.replayed:
             continue
-        expected = edge_state(edge.kind, upstream.state)
+        expected = edge_state(edge.kind, upstream)
         if edge.state != expected:
             yield f"{edge} should be {expected}: its upstream is {upstream.state}"
 
@@ -293,6 +357,7 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
         if group is None or _is_ignored(member, group):
             continue
         verdict = group_state(group.join, group.k, [edge.state for edge in into[member.id, 0]])
+        yield from _skip_problems(flow, member, into[member.id, 0])
         if member.ended:
             continue  # Edges added after a member has ended have no effect on it.
         if member.started and verdict != "fired":
@@ -303,6 +368,16 @@ def _member_problems(flow: FlowPicture) -> Iterator[str]:
             yield f"{member} can never start but was not skipped"
         if member.state != "blocked" if verdict == "open" else member.waits and not member.started:
             yield f"{member} is {member.state} although its edges are {verdict}"
+
+
+def _skip_problems(flow: FlowPicture, member: MemberPicture, edges: list[EdgePicture]) -> Iterator[str]:
+    """Yield an error if it is wrong whether a failure caused the skip. With mixed causes, either may be right."""
+    lost = [flow.members[edge.upstream] for edge in edges if edge.state == "impossible"]
+    if member.state != "skipped" or flow.frozen or any(flow.members[edge.upstream].replayed for edge in edges):
+        return
+    causes = {upstream.passes_failure_on for upstream in lost}
+    if member.after_failure not in causes:
+        yield f"{member} was skipped because of {lost}"
 
 
 def _has_open_wait(flow: FlowPicture, member: MemberPicture) -> bool:
@@ -325,7 +400,7 @@ def _is_handled(flow: FlowPicture, member: MemberPicture, outgoing: Iterable[Edg
     if member.cancelled_by == SIBLING:
         return True
     for edge in outgoing:
-        if edge_state(edge.kind, member.state) == "satisfied":
+        if edge_state(edge.kind, member) == "satisfied":
             return True
         group = flow.groups[edge.downstream, edge.seq]
         if group.join != "all_of" and group.state == "fired":

@@ -22,7 +22,7 @@ Rows = Callable[[str], Awaitable[list[Row]]]
 
 _FLOWS = "SELECT * FROM ff.flow"
 _MEMBERS = """
-    SELECT id, flow_id, parent_id, state, blocking_reason, started_at, cancelled_by, generation
+    SELECT id, flow_id, parent_id, state, blocking_reason, started_at, cancelled_by, generation, failure_category
     FROM ff.execution
 """
 _EDGES = "SELECT * FROM ff.edge"
@@ -73,11 +73,13 @@ def _member(row: Row) -> MemberPicture:
         started=row["started_at"] is not None,
         cancelled_by=row["cancelled_by"],
         generation=row["generation"],
+        after_failure=row["state"] == "skipped" and row["failure_category"] == "upstream_failed",
     )
 
 
 def _edge(row: Row) -> EdgePicture:
-    return EdgePicture(str(row["upstream_id"]), str(row["downstream_id"]), row["seq"], row["kind"], row["state"])
+    kind = "on_failure_or_skip" if row["or_skip"] else row["kind"]
+    return EdgePicture(str(row["upstream_id"]), str(row["downstream_id"]), row["seq"], kind, row["state"])
 
 
 def _group(row: Row) -> GroupPicture:

@@ -29,7 +29,16 @@ from flowfabric.engine import (
     quorum,
 )
 from flowfabric.testing import VirtualClock
-from tests.concurrency.flow_model import FlowPicture, find_hanging_members, find_problems, find_step_problems
+from tests.concurrency.flow_model import (
+    FAILED,
+    NO_REPLAYS,
+    FlowPicture,
+    Replays,
+    find_hanging_members,
+    find_problems,
+    find_step_problems,
+    left_behind,
+)
 from tests.concurrency.flow_soundness import flow_pictures
 from tests.concurrency.waits import duty
 from tests.faults.failing_driver import FAILURES, Fuse
@@ -37,7 +46,12 @@ from tests.faults.store_dump import Camera
 
 MOST = 60
 OUTCOMES = ("complete",) * 13 + ("fail",) * 4 + ("expire",) * 2 + ("cancel",) * 2
-KINDS = (EdgeKind.ON_SUCCESS,) * 5 + (EdgeKind.ON_FAILURE, EdgeKind.ON_COMPLETION, EdgeKind.ON_COMPLETION)
+KINDS = (
+    *(EdgeKind.ON_SUCCESS,) * 5,
+    EdgeKind.ON_FAILURE,
+    EdgeKind.ON_FAILURE_OR_SKIP,
+    *(EdgeKind.ON_COMPLETION,) * 2,
+)
 FUSED = 0.25
 CALM = 0.4
 MOST_REPLAYS = 8
@@ -160,22 +174,42 @@ class Run:
             await self._cancel_blocked(alive)
 
     async def _replay(self) -> None:
-        """Replay an ended member. Prefer members that never started."""
+        """Replay an ended member, or all failed members. Prefer members that never started."""
+        self.replays += 1
+        if self.chance.random() < 0.3:
+            await self._replay_failed()
+            return
         ended = [picture for picture in self.last.members.values() if picture.ended]
         unstarted = [picture for picture in ended if not picture.started]
         member = self.chance.choice(unstarted if unstarted and self.chance.random() < 0.5 else ended)
-        self.replays += 1
         self.outcomes["replay"] += 1
         self.outcomes["replay of an unstarted member"] += not member.started
         blocked = {picture.id for picture in self.last.members.values() if picture.state == "blocked"}
-        replay = lambda: self.engine.operator.replay(member.id, expected_generation=member.generation)  # noqa: E731
-        await self._call(replay, replayed=member.id)
+        downstream = self.chance.random() < 0.8
+        replay = lambda: self.engine.operator.replay(  # noqa: E731
+            member.id, expected_generation=member.generation, downstream=downstream
+        )
+        replays = Replays(frozenset({member.id}), downstream=downstream)
+        self.outcomes["revived"] += len(replays.running(self.last)) > 1
+        await self._call(replay, replays=replays)
         again = [
             picture
             for picture in self.last.members.values()
             if picture.state == "blocked" and picture.id not in blocked
         ]
         self.outcomes["blocked again"] += any(picture.id != member.id for picture in again)
+
+    async def _replay_failed(self) -> None:
+        """Replay all members that failed or expired, and bring back those that earlier replays left behind."""
+        failed = frozenset(id_ for id_, member in self.last.members.items() if member.state in FAILED)
+        behind = frozenset(left_behind(self.last))
+        until = self.clock.now()
+        self.outcomes["replay of all failed"] += bool(failed)
+        self.outcomes["left behind"] += bool(behind)
+        await self._call(
+            lambda: self.engine.flows.replay(self.flow_id, failed=True, ended_until=until),
+            replays=Replays(failed, behind),
+        )
 
     async def _cancel_blocked(self, alive: list[str]) -> None:
         """Cancel a blocked member, because the ended member it waits for will not be replayed."""
@@ -245,7 +279,7 @@ class Run:
                     raise AssertionError(f"{name} was completed after its cancellation")
 
     async def _call(
-        self, call: Callable[[], Awaitable[Any]], allowed: set[str] | None = None, replayed: str | None = None
+        self, call: Callable[[], Awaitable[Any]], allowed: set[str] | None = None, replays: Replays = NO_REPLAYS
     ) -> Any:
         """Make a call and check the flow afterwards. Return the result of the call, or the code of an allowed error."""
         result: Any
@@ -256,7 +290,7 @@ class Run:
                 raise
             result = error.code
         before, self.last = self.last, await self._picture()
-        wrong = [*find_problems(self.last), *find_step_problems(before, self.last, replayed)]
+        wrong = [*find_problems(self.last), *find_step_problems(before, self.last, replays)]
         assert not wrong, "; ".join(wrong[:5])
         self.finishes += before.finished is None and self.last.finished is not None
         self.outcomes["cancelled siblings"] += sum(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flowfabric.core.ids import derive_id
-from flowfabric.engine import Child, ChildrenReady, Engine, Lease, Replayed, Satisfied, any_of
+from flowfabric.engine import Child, ChildrenReady, Edge, EdgeKind, Engine, Lease, Replayed, Satisfied, any_of
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.schedules import Orders, two_walkers, walk
@@ -57,6 +57,72 @@ async def claim_races_with_upstream_replay(engine: Engine) -> Pair:
         return kept and isinstance(replayed, Replayed) and await fits(replayed, claimed)
 
     return Pair(replay, _claim(flow, "b"), check)
+
+
+async def claim_races_with_revival_of_its_upstream(engine: Engine) -> Pair:
+    flow = await built(engine, {"a": [], "b": ["a"], "always": [Edge("b", EdgeKind.ON_COMPLETION)]})
+    await flow.fail("a")
+    replay: Act = lambda side: side.operator.replay(flow["a"])  # noqa: E731
+    fits = _lease_means_active(flow, "always", otherwise="blocked")
+
+    async def check(replayed: Any, claimed: Any) -> bool:
+        return await flow.member("b") == "blocked" and await fits(replayed, claimed)
+
+    return Pair(replay, _claim(flow, "always"), check)
+
+
+async def replays_of_both_failed_upstreams(engine: Engine) -> Pair:
+    flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"], "d": ["c"]})
+    await flow.fail("a", "b")
+    one: Act = lambda side: side.operator.replay(flow["a"])  # noqa: E731
+    other: Act = lambda side: side.operator.replay(flow["b"])  # noqa: E731
+
+    async def check(first: Any, second: Any) -> bool:
+        revived = first.revived + second.revived
+        return revived == 2 and set((await flow.states()).values()) == {"waiting", "blocked"}
+
+    return Pair(one, other, check)
+
+
+async def replay_races_with_another_failure(engine: Engine) -> Pair:
+    flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]})
+    fence = (await flow.claim("b")).fence
+    await flow.fail("a")
+    replay: Act = lambda side: side.operator.replay(flow["a"])  # noqa: E731
+    fail: Act = lambda side: side.leases.fail(fence, "broken", failure_class="permanent")  # noqa: E731
+
+    async def check(*_: Any) -> bool:
+        return await flow.states() == {"a": "waiting", "b": "failed", "c": "skipped"}
+
+    return Pair(replay, fail, check)
+
+
+async def flow_replay_races_with_replay_of_a_member(engine: Engine) -> Pair:
+    flow = await built(engine, {"a": [], "b": ["a"]})
+    await flow.fail("a")
+    whole: Act = lambda side: side.flows.replay(flow.id, failed=True)  # noqa: E731
+    one: Act = lambda side: side.operator.replay(flow["a"], expected_generation=0)  # noqa: E731
+
+    async def check(replayed: Any, _: Any) -> bool:
+        member = await engine.executions.describe(flow["a"])
+        revived = await engine.executions.describe(flow["b"])
+        return replayed.replayed in (0, 1) and (member.generation, revived.generation) == (1, 1)
+
+    return Pair(whole, one, check)
+
+
+async def flow_replay_races_with_flow_cancel(engine: Engine) -> Pair:
+    flow = await built(engine, {"a": [], "b": ["a"], "c": []})
+    await flow.fail("a")
+    replay: Act = lambda side: side.flows.replay(flow.id, failed=True)  # noqa: E731
+    cancel: Act = lambda side: side.flows.cancel(flow.id, "enough")  # noqa: E731
+
+    async def check(replayed: Any, _: Any) -> bool:
+        refused = code_of(replayed) == "flow_already_terminal"
+        rest = {"a": "failed", "b": "skipped"} if refused else {"a": "cancelled", "b": "cancelled"}
+        return await flow.states() == {**rest, "c": "cancelled"}
+
+    return Pair(replay, cancel, check)
 
 
 async def claim_races_with_new_edge(engine: Engine) -> Pair:
@@ -224,7 +290,9 @@ async def loser_is_signalled(engine: Engine) -> Pair:
 
 
 PAIRS = [
-    claim_races_with_flow_cancel, claim_races_with_upstream_replay, claim_races_with_new_edge,
+    claim_races_with_flow_cancel, claim_races_with_upstream_replay, claim_races_with_revival_of_its_upstream,
+    replays_of_both_failed_upstreams, replay_races_with_another_failure, flow_replay_races_with_replay_of_a_member,
+    flow_replay_races_with_flow_cancel, claim_races_with_new_edge,
     release_races_with_unhold, hold_races_with_block, edge_added_while_upstream_ends, member_added_while_upstream_ends,
     member_added_while_flow_is_cancelled, flow_sealed_while_last_member_ends,
     child_ends_while_parent_starts_to_wait, child_ends_while_parent_suspends,

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.full
 # Each event must occur at least once in the given number of graphs. Otherwise the test covers too little.
 HAPPENS = {
     "complete": 1, "fail": 15, "expire": 20, "cancel": 20, "cancelled siblings": 15, "failed statements": 15,
-    "zombie": 20, "completed": 20, "failed": 20, "replay": 2, "replay of an unstarted member": 5,
-    "finished again": 10, "blocked again": 50,
+    "zombie": 20, "completed": 20, "failed": 20, "replay": 2, "replay of an unstarted member": 5, "revived": 10,
+    "replay of all failed": 5, "finished again": 10, "blocked again": 50,
 }  # fmt: skip
 
 

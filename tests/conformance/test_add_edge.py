@@ -57,6 +57,7 @@ async def test_edge_from_an_ended_upstream_is_resolved_immediately(
     satisfying_outcomes = {
         "on_success": ("completed",),
         "on_failure": ("failed", "expired"),
+        "on_failure_or_skip": ("failed", "expired"),
         "on_completion": OUTCOMES,
     }[kind.value]
     for outcome in OUTCOMES:
@@ -66,6 +67,24 @@ async def test_edge_from_an_ended_upstream_is_resolved_immediately(
         satisfied = outcome in satisfying_outcomes
         assert result.resolved is (EdgeState.SATISFIED if satisfied else EdgeState.IMPOSSIBLE), outcome
         assert await flow.member("b") == ("waiting" if satisfied else "skipped"), outcome
+
+
+async def test_late_edge_from_a_skipped_member_remembers_the_failure(engine: Engine) -> None:
+    shape: Shape = {"a": [], "b": ["a"], "x": [], "y": ["x"], "c": [], "d": [], "e": [], "f": []}
+    flow = await built(engine, shape, seal=False)
+    await flow.fail("a")
+    await flow.cancel("x")
+    kind = EdgeKind.ON_FAILURE_OR_SKIP
+    assert (await engine.flows.add_edge(flow.id, "b", "c", kind=kind)).resolved is EdgeState.SATISFIED
+    assert (await engine.flows.add_edge(flow.id, "y", "d", kind=kind)).resolved is EdgeState.IMPOSSIBLE
+    await engine.flows.add_edge(flow.id, "b", "e")
+    assert (await engine.flows.add_edge(flow.id, "e", "f", kind=kind)).resolved is EdgeState.SATISFIED
+    await flow.add("g", Edge("e", kind))
+    await flow.add("draft", "b", draft=True)
+    await flow.add("h", Edge("draft", kind))
+    assert (await flow.member("g"), await flow.member("draft")) == ("waiting", "blocked")
+    await engine.flows.seal(flow.id)
+    assert (await flow.member("draft"), await flow.member("h")) == ("skipped", "waiting")
 
 
 async def test_impossible_edge_skips_all_downstream_members(engine: Engine) -> None:

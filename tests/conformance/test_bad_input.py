@@ -34,6 +34,7 @@ RECORDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 # Valid values for required arguments, and for optional arguments that some calls cannot do without.
 GOOD: dict[str, Any] = {
+    "failed": True,
     "kind": "job",
     "submission": Submission(kind="job"),
     "submissions": [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flowfabric.engine import Engine, State, any_of, quorum
+from flowfabric.engine import Edge, EdgeKind, Engine, State, any_of, quorum
 from flowfabric.testing import VirtualClock
 from tests.flows import built, created, ended, with_children
 from tests.scenarios import leased
@@ -57,8 +57,40 @@ async def test_skipped_member_names_the_cause(engine: Engine, clock: VirtualCloc
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.fail("a")
     explanation, at = await engine.operator.explain(flow["b"]), clock.now().strftime("%H:%M UTC")
-    assert explanation.sentence == f'Skipped at {at}: upstream "a" failed.'
+    way_out = "Replay the failed member to bring this one back."
+    assert explanation.sentence == f'Skipped at {at}: upstream "a" failed. {way_out}'
     assert explanation.facts["lost"] == {"a": "failed"}
+
+
+async def test_skipped_member_names_the_failure_behind_its_skipped_upstream(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"], "c": ["b"]})
+    await flow.fail("a")
+    explanation, at = await engine.operator.explain(flow["c"]), clock.now().strftime("%H:%M UTC")
+    expected = f'Skipped at {at}: upstream "b" was skipped because upstream "a" failed. '
+    assert explanation.sentence == expected + "Replay the failed member to bring this one back."
+    assert (explanation.facts["category"], explanation.facts["failure"]) == ("upstream_failed", 'upstream "a" failed')
+    failure = (await engine.executions.describe(flow["c"])).last_failure
+    assert failure is not None
+    assert (failure.message, failure.category) == ('upstream "a" failed', "upstream_failed")
+
+
+async def test_member_left_behind_by_a_replay_says_so(engine: Engine, clock: VirtualClock) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"]})
+    await flow.fail("a")
+    await engine.operator.replay(flow["a"], downstream=False)
+    await flow.complete("a")
+    explanation, at = await engine.operator.explain(flow["b"]), clock.now().strftime("%H:%M UTC")
+    replayed = "which was replayed without it. Replay this execution to run it."
+    assert explanation.sentence == f'Skipped at {at}: upstream "a" failed, {replayed}'
+
+
+async def test_member_skipped_without_a_failure_needs_no_replay(engine: Engine, clock: VirtualClock) -> None:
+    flow = await built(engine, {"a": [], "alarm": [Edge("a", EdgeKind.ON_FAILURE)]})
+    await flow.complete("a")
+    explanation, at = await engine.operator.explain(flow["alarm"]), clock.now().strftime("%H:%M UTC")
+    assert explanation.sentence == f'Skipped at {at}: upstream "a" completed.'
 
 
 async def test_cancel_with_grace_shows_its_due_time(engine: Engine, clock: VirtualClock) -> None:

@@ -14,6 +14,7 @@ from tests.stores import TestStore
 SATISFYING_OUTCOMES = {
     EdgeKind.ON_SUCCESS: {"completed"},
     EdgeKind.ON_FAILURE: {"failed", "expired"},
+    EdgeKind.ON_FAILURE_OR_SKIP: {"failed", "expired"},
     EdgeKind.ON_COMPLETION: {"completed", "failed", "expired", "cancelled"},
 }
 RACERS: Shape = {"a": [], "b": [], "c": []}
@@ -34,11 +35,38 @@ async def test_each_kind_of_edge_is_satisfied_by_its_outcomes_only(
 
 
 @pytest.mark.parametrize("kind", EdgeKind)
-async def test_skipped_upstream_satisfies_only_an_on_completion_edge(engine: Engine, kind: EdgeKind) -> None:
-    flow = await built(engine, {"a": [], "b": ["a"], "c": [Edge("b", kind)]})
-    await flow.fail("a")
+async def test_upstream_skipped_because_of_a_failure_satisfies_two_kinds_of_edges(
+    engine: Engine, clock: VirtualClock, kind: EdgeKind
+) -> None:
+    expected = "waiting" if kind in (EdgeKind.ON_COMPLETION, EdgeKind.ON_FAILURE_OR_SKIP) else "skipped"
+    for outcome in ("failed", "expired"):
+        flow = await built(engine, {"a": [], "b": ["a"], "bb": ["b"], "c": [Edge("b", kind)], "d": [Edge("bb", kind)]})
+        await flow.end("a", outcome, clock)
+        assert await flow.states() == {"a": outcome, "b": "skipped", "bb": "skipped", "c": expected, "d": expected}
+
+
+@pytest.mark.parametrize("kind", EdgeKind)
+async def test_upstream_skipped_without_a_failure_satisfies_only_an_on_completion_edge(
+    engine: Engine, kind: EdgeKind
+) -> None:
     expected = "waiting" if kind is EdgeKind.ON_COMPLETION else "skipped"
-    assert await flow.states() == {"a": "failed", "b": "skipped", "c": expected}
+    flow = await built(engine, {"a": [], "b": ["a"], "c": [Edge("b", kind)]})
+    await flow.cancel("a")
+    assert await flow.states() == {"a": "cancelled", "b": "skipped", "c": expected}
+    flow = await built(engine, {"a": [], "b": [Edge("a", EdgeKind.ON_FAILURE)], "c": [Edge("b", kind)]})
+    await flow.complete("a")
+    assert await flow.states() == {"a": "completed", "b": "skipped", "c": expected}
+
+
+async def test_alarm_after_a_skipped_member_leaves_the_failure_unhandled(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"], "alarm": [Edge("b", EdgeKind.ON_FAILURE_OR_SKIP)]})
+    await flow.fail("a")
+    await flow.complete("alarm")
+    assert await flow.state() == "failed"
+    flow = await built(engine, {"a": [], "alarm": [Edge("a", EdgeKind.ON_FAILURE_OR_SKIP)]})
+    await flow.fail("a")
+    await flow.complete("alarm")
+    assert await flow.state() == "completed"
 
 
 async def test_one_failure_makes_an_all_of_join_impossible_and_siblings_continue(engine: Engine) -> None:

@@ -71,6 +71,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "flows.add_edge": lambda engine, at: engine.flows.add_edge(at.flow, "a", "b"),
     "flows.seal": lambda engine, at: engine.flows.seal(at.flow),
     "flows.cancel": lambda engine, at: engine.flows.cancel(at.flow),
+    "flows.replay": lambda engine, at: engine.flows.replay(at.flow, failed=True),
     "flows.set_tags": lambda engine, at: engine.flows.set_tags(at.flow, {"team.owner": "eve"}),
     "flows.describe": lambda engine, at: engine.flows.describe(at.flow),
     "flows.members": lambda engine, at: engine.flows.members(at.flow),

@@ -45,21 +45,22 @@ async def test_released_member_counts_as_started(engine: Engine) -> None:
     assert await flow.member("b") == "waiting"
 
 
-async def test_replayed_upstream_that_succeeds_does_not_revive_skipped_members(engine: Engine) -> None:
+async def test_replay_without_downstream_leaves_skipped_members_skipped_and_the_flow_failed(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.fail("a")
-    await engine.operator.replay(flow["a"])
+    assert (await engine.operator.replay(flow["a"], downstream=False)).revived == 0
     assert await flow.states() == {"a": "waiting", "b": "skipped"}
     await flow.complete("a")
     assert await flow.member("b") == "skipped"
+    assert await flow.state() == "failed"
 
 
 async def test_replayed_skipped_member_waits_for_its_dependencies(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"], "c": ["b"]})
     await flow.fail("a")
     assert await flow.state() == "failed"
-    await engine.operator.replay(flow["a"])
-    await engine.operator.replay(flow["b"])
+    await engine.operator.replay(flow["a"], downstream=False)
+    await engine.operator.replay(flow["b"], downstream=False)
     await engine.operator.replay(flow["c"])
     assert await flow.states() == {"a": "waiting", "b": "blocked", "c": "blocked"}
     await flow.complete("a", "b", "c")
@@ -69,10 +70,13 @@ async def test_replayed_skipped_member_waits_for_its_dependencies(engine: Engine
 async def test_replayed_skipped_member_with_a_completed_upstream_starts_immediately(engine: Engine) -> None:
     flow = await built(engine, {"a": [], "b": ["a"]})
     await flow.fail("a")
-    await engine.operator.replay(flow["a"])
+    await engine.operator.replay(flow["a"], downstream=False)
     await flow.complete("a")
+    assert await flow.state() == "failed"
     await engine.operator.replay(flow["b"])
     assert await flow.member("b") == "waiting"
+    await flow.complete("b")
+    assert await flow.state() == "completed"
 
 
 async def test_replayed_skipped_member_with_a_failed_upstream_waits_for_its_replay(engine: Engine) -> None:
@@ -89,7 +93,7 @@ async def test_satisfied_edges_of_a_skipped_member_stay_satisfied(engine: Engine
     flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]})
     await flow.complete("a")
     await flow.fail("b")
-    await engine.operator.replay(flow["b"])
+    await engine.operator.replay(flow["b"], downstream=False)
     await engine.operator.replay(flow["c"])
     await flow.complete("b")
     assert await flow.member("c") == "waiting"

@@ -49,6 +49,13 @@ async def last_one(engine: Engine, clock: VirtualClock) -> Part:
     return Part(flow.id, (await flow.claim("b")).fence, flow["b"])
 
 
+async def all_failed(engine: Engine, clock: VirtualClock) -> Part:
+    flow = await flows.built(engine, {"a": [], "b": ["a"], "c": ["b"], "always": [Edge("b", EdgeKind.ON_COMPLETION)]})
+    fence = (await flow.claim("a")).fence
+    await engine.leases.fail(fence, "broken", failure_class="permanent")
+    return Part(flow.id, fence, flow["a"])
+
+
 async def growing(engine: Engine, clock: VirtualClock) -> UUID:
     flow = await flows.built(engine, {"a": [], "b": [], "c": ["b"]}, seal=False)
     await flow.fail("a")
@@ -138,6 +145,11 @@ FLOWS: dict[str, Operation] = {
     "flow retention": op(long_finished, duty("flow_retention")),
     "replay a member": op(finished, lambda e, part: e.operator.replay(part.member, expected_generation=0)),
     "replay a skipped member": op(skipped, lambda e, id_: e.operator.replay(id_, expected_generation=0)),
+    "replay a member with its downstream": op(
+        all_failed, lambda e, part: e.operator.replay(part.member, expected_generation=0)
+    ),
+    "replay_flow": op(all_failed, lambda e, part: e.flows.replay(part.id, failed=True)),
+    "set_flow_tags": op(growing, lambda e, id_: e.flows.set_tags(id_, {"team.owner": "ada"})),
     "submit_children, one of them detached": op(
         lease, lambda e, found: e.leases.submit_children(found.fence, [LONER, flows.child("kid")], steps=STEPS)
     ),

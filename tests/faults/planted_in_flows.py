@@ -10,6 +10,7 @@ from tests.faults.planted_fault import Edit, PlantedFault
 MEMBERSHIP, RESOLVING, FLOW_SQL = "core/flows/resolution.py", "ops/flows/resolve.py", "store/sql/flow.sql"
 RACES, ORDERS = "../concurrency/test_flows_race.py", "../concurrency/test_flows_in_every_order.py"
 JOINS, CANCELS, REPLAYS = (f"../conformance/test_{name}.py" for name in ("joins", "cancel_flow", "replay_members"))
+DOWNSTREAM = "../conformance/test_replay_downstream.py"
 IN_EVERY_ORDER = f"{ORDERS}::test_two_operations_keep_the_rules_in_every_order_of_statements"
 
 PLANTED_IN_FLOWS = (
@@ -72,6 +73,41 @@ PLANTED_IN_FLOWS = (
         "replay of an upstream does not open its edges",
         f"{REPLAYS}::test_replayed_upstream_blocks_a_member_that_has_not_started[sqlite]",
         Edit("ops/flows/replay.py", "is not EdgeState.OPEN and not facts[edge.downstream_id].started", "is None"),
+    ),
+    PlantedFault(
+        "replay leaves skipped members behind",
+        f"{DOWNSTREAM}::test_replay_brings_back_every_member_skipped_because_of_the_failure[sqlite]",
+        Edit("core/flows/reopening.py", "if self.downstream and is_skipped", "if False and is_skipped"),
+    ),
+    PlantedFault(
+        "replay revives members that can never start",
+        f"{DOWNSTREAM}::test_member_lost_to_two_failures_comes_back_with_the_second_replay[sqlite]",
+        Edit("core/flows/reopening.py", "self._state(id_) is not GroupState.IMPOSSIBLE", "True"),
+    ),
+    PlantedFault(
+        "flow that left a member behind is completed",
+        f"{REPLAYS}::test_replay_without_downstream_leaves_skipped_members_skipped_and_the_flow_failed[sqlite]",
+        Edit(RESOLVING, "(flow.ended_badly > 0 or flow.was_replayed)", "flow.ended_badly > 0"),
+    ),
+    PlantedFault(
+        "fast completion forgets the members left behind",
+        f"{DOWNSTREAM}::test_flow_that_left_a_member_behind_fails_even_if_its_last_member_completes_later[postgres]",
+        Edit("backends/postgres/sql/flow.sql", "AND NOT f.was_replayed", ""),
+    ),
+    PlantedFault(
+        "replay blocks a member that was claimed meanwhile",
+        f"{IN_EVERY_ORDER}[claim races with upstream replay-postgres]",
+        Edit("ops/flows/replay.py", "if execution.started_at is not None:", "if False:"),
+    ),
+    PlantedFault(
+        "repeated flow replay replays a member twice",
+        f"{DOWNSTREAM}::test_flow_replay_can_be_repeated_after_a_lost_reply[sqlite]",
+        Edit(FLOW_SQL, "e.ended_at <= :ended_until", "(e.ended_at <= :ended_until OR TRUE)"),
+    ),
+    PlantedFault(
+        "skip forgets the failure behind it",
+        f"{JOINS}::test_upstream_skipped_because_of_a_failure_satisfies_two_kinds_of_edges[sqlite-on_failure_or_skip]",
+        Edit(MEMBERSHIP, "self._lost_to.setdefault(edge.group_key, failure)", "pass"),
     ),
     PlantedFault(
         "wait misses a child that ends concurrently",

@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Flow", "FlowHandle", "Node"]
 
-_EDGES = {"success": EdgeKind.ON_SUCCESS, "failure": EdgeKind.ON_FAILURE, "completion": EdgeKind.ON_COMPLETION}
+_EDGES = {
+    "success": EdgeKind.ON_SUCCESS,
+    "failure": EdgeKind.ON_FAILURE_OR_SKIP,
+    "completion": EdgeKind.ON_COMPLETION,
+}
 _DEFAULT_NAME = "flow"
 # The fields of a submission that also apply to a member of a flow.
 _MEMBER_OPTIONS = {option.name for option in fields(Submission)} - {"kind", "payload", "id", "key"}
@@ -99,7 +103,10 @@ class Flow:
     def after(
         self, node: Node[Any], *upstream: Node[Any], on: Literal["success", "failure", "completion"] = "success"
     ) -> None:
-        """Run `node` only after all `upstream` members have ended as `on` requires, without using their results."""
+        """Run `node` only after all `upstream` members have ended as `on` requires, without using their results.
+
+        "failure" also covers a member that was skipped because of a failure further upstream.
+        """
         if on not in _EDGES:
             raise InvalidRequest("invalid_choice", "on must be 'success', 'failure' or 'completion'", field="on")
         member = self._find_member(node)
@@ -219,6 +226,15 @@ class FlowHandle:
             return as_step("cancel_flow", _cancel, self.app, self.id, policy)
         return _cancel(self.app, self.id, policy)
 
+    def replay(self, *, failed: bool) -> Durable[int]:
+        """Run all failed members again, and bring back the members that were skipped because of them.
+
+        Return how many failed members run again. `failed` must be True.
+        """
+        if is_in_task():
+            return as_step("replay_flow", _replay, self.app, self.id, failed)
+        return _replay(self.app, self.id, failed)
+
     def wait(self, timeout: Duration | None = None) -> Durable[FlowState | None]:
         """Wait until all members have ended.
 
@@ -248,6 +264,12 @@ class FlowHandle:
 async def _cancel(app: App, id_: UUID, policy: str) -> None:
     engine = await app.engine()
     await engine.flows.cancel(id_, policy=CancelPolicy(policy), principal="program")
+
+
+@awaited_as("FlowHandle.replay")
+async def _replay(app: App, id_: UUID, failed: bool) -> int:
+    engine = await app.engine()
+    return (await engine.flows.replay(id_, failed=failed, principal="program")).replayed
 
 
 @awaited_as("FlowHandle.wait")

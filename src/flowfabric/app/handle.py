@@ -143,12 +143,13 @@ class Handle(Generic[R_co]):
         """Return the full description of the execution as it is now."""
         return _status(self)
 
-    def replay(self, *, from_step: str | None = None) -> Durable[None]:
+    def replay(self, *, from_step: str | None = None, downstream: bool = True) -> Durable[None]:
         """Run an ended execution again, from its start or from a recorded step.
 
-        The records before that step stay. That step and all later ones are performed again.
+        The records before that step stay. That step and all later ones are performed again. If the execution is a
+        member of a flow, the members that were skipped because of it come back, unless `downstream` is False.
         """
-        return _replay(self, from_step)
+        return _replay(self, from_step, downstream)
 
     def unhold(self) -> Durable[None]:
         """Let a held execution continue, whether its code diverged or an operator held it."""
@@ -258,9 +259,9 @@ async def _status(handle: Handle[Any]) -> Status:
 
 
 @awaited_as("Handle.replay")
-async def _replay(handle: Handle[Any], from_step: str | None) -> None:
+async def _replay(handle: Handle[Any], from_step: str | None, downstream: bool) -> None:
     engine = await handle.app.engine()
-    await engine.operator.replay(handle.id, from_step=from_step, principal=_PRINCIPAL)
+    await engine.operator.replay(handle.id, from_step=from_step, downstream=downstream, principal=_PRINCIPAL)
 
 
 @awaited_as("Handle.unhold")

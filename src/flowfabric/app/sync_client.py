@@ -96,12 +96,13 @@ class Handle(Generic[R_co]):
         """Return the full description of the execution as it is now."""
         return run_on_client_thread(self._inner.status)
 
-    def replay(self, *, from_step: str | None = None) -> None:
+    def replay(self, *, from_step: str | None = None, downstream: bool = True) -> None:
         """Run an ended execution again, from its start or from a recorded step.
 
-        The records before that step stay. That step and all later ones are performed again.
+        The records before that step stay. That step and all later ones are performed again. If the execution is a
+        member of a flow, the members that were skipped because of it come back, unless `downstream` is False.
         """
-        return run_on_client_thread(lambda: self._inner.replay(from_step=from_step))
+        return run_on_client_thread(lambda: self._inner.replay(from_step=from_step, downstream=downstream))
 
     def unhold(self) -> None:
         """Let a held execution continue, whether its code diverged or an operator held it."""
@@ -228,6 +229,13 @@ class FlowHandle:
     def cancel(self, policy: Literal["cancel_all", "cancel_pending", "flow_only"] = "cancel_all") -> None:
         """Cancel the flow. By `policy`, also cancel all unfinished members, only the unstarted members, or none."""
         return run_on_client_thread(lambda: self._inner.cancel(policy))
+
+    def replay(self, *, failed: bool) -> int:
+        """Run all failed members again, and bring back the members that were skipped because of them.
+
+        Return how many failed members run again. `failed` must be True.
+        """
+        return run_on_client_thread(lambda: self._inner.replay(failed=failed))
 
     def wait(self, timeout: Duration | None = None) -> FlowState | None:
         """Wait until all members have ended.

@@ -152,10 +152,14 @@ REVOKE = CommandSpec(
     ),
 )  # fmt: skip
 REPLAY = CommandSpec(
-    name="replay", help="run an ended execution again", run="operate:replay", is_audited=True, needs_confirmation=True,
-    description=BULK_NOTE,
+    name="replay", help="run an ended execution, or the failed members of a flow, again", run="operate:replay",
+    is_audited=True, needs_confirmation=True,
+    description="A replay of a flow member also brings back the members that were skipped because of it. " + BULK_NOTE,
     arguments=(
         *bulk_arguments(ENDED, "failed"),
+        flag("--flow", help="replay members of the flow with this ID"),
+        flag("--failed", help="with --flow: all members that failed or expired"),
+        flag("--no-downstream", help="leave the members that were skipped because of it skipped"),
         argument("--from-step", metavar="NAME", help="keep the records before this step, and perform it again"),
         argument("--generation", type=int, metavar="N", help="only if it is at this generation"),
     ),

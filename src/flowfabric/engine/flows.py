@@ -21,6 +21,7 @@ from flowfabric.core.flows.outcomes import (
     FlowDescription,
     FlowDuplicate,
     FlowPage,
+    FlowReplayed,
     Input,
     MemberAdded,
     MemberDuplicate,
@@ -49,7 +50,9 @@ from flowfabric.ops.flows.read import (
 )
 from flowfabric.ops.flows.submit import SUBMIT_FLOW, NewFlow, NewMember, upstream_of
 from flowfabric.ops.leases.read import READ_INPUTS
+from flowfabric.ops.operator.replay import FlowReplayRequest, read_time, replay_flow
 
+OPERATOR = "operator"
 _NO_TAGS: Mapping[str, str] = {}
 
 
@@ -230,6 +233,51 @@ class Flows:
         if batch.remaining == 0:
             return cancelled
         return CancelScheduled(batch.remaining, cancelled.cancelled, cancelled.members, cancelled.is_truncated)
+
+    async def replay(
+        self,
+        flow_id: UUID | str,
+        reason: str = "",
+        *,
+        failed: bool,
+        ended_until: datetime | None = None,
+        principal: str = OPERATOR,
+    ) -> FlowReplayed:
+        """Run all failed and expired members again, and bring back the members that were skipped because of failures.
+
+        `failed` must be True. Only members that ended until `ended_until` are replayed, by default until now. With a
+        fixed `ended_until`, the call can be repeated safely after a lost reply: it replays no member twice. Each
+        transaction replays up to 100 members, and a repeat continues after an interruption. Members that were cancelled
+        stay cancelled. A child whose failure its parent received is left to its parent.
+        """
+        context, id_ = self._context, parse_id(flow_id, "flow_id")
+        if not validation.boolean(failed, "failed"):
+            raise InvalidRequest("invalid_choice", "failed must be True; only failed members can be replayed together")
+        audit = audit_info(principal, reason)
+        if ended_until is None:
+            until = await context.call(read_time, None)
+        else:
+            until = validation.timestamp(ended_until, "ended_until")
+        ids: list[UUID] = []
+        exhausted: dict[UUID, None] = {}
+        revived, after = 0, FIRST_ID
+        while True:
+            batch = await context.call(replay_flow, FlowReplayRequest(id_, until, after, audit))
+            ids += batch.replayed
+            exhausted |= dict.fromkeys(batch.exhausted)
+            revived += batch.revived
+            if batch.last is None:
+                break
+            after = batch.last
+        context.due_at(None)
+        return FlowReplayed(
+            replayed=len(ids),
+            revived=revived,
+            members=tuple(ids[:MAX_CANCELLED]),
+            is_truncated=len(ids) > MAX_CANCELLED,
+            exhausted=tuple(exhausted)[:MAX_CANCELLED],
+            ended_until=until,
+        )
 
     async def set_tags(self, flow_id: UUID | str, tags: Mapping[str, str | None]) -> dict[str, str]:
         """Set the given tags, remove each tag with the given value None, and return all tags of the flow.

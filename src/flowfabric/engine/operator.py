@@ -192,11 +192,14 @@ class Operator:
         *,
         from_step: str | None = None,
         expected_generation: int | None = None,
+        downstream: bool = True,
         principal: str = OPERATOR,
     ) -> Replayed:
         """Run a terminal execution again, from its start or from a recorded step, which is performed again.
 
-        With `expected_generation`, the call can be repeated safely after a lost reply.
+        If it is a member of a flow, the members that were skipped because of it are brought back in the same
+        transaction. With `downstream=False` they stay skipped. With `expected_generation`, the call can be repeated
+        safely after a lost reply.
         """
         start = ReplayFrom(
             step=None if from_step is None else validation.name(from_step, "from_step"),
@@ -204,7 +207,8 @@ class Operator:
             if expected_generation is None
             else validation.integer(expected_generation, "expected_generation", 0, 2**31),
         )
-        request = ReplayRequest(parse_id(id), start, audit_info(principal, reason))
+        is_downstream = validation.boolean(downstream, "downstream")
+        request = ReplayRequest(parse_id(id), start, audit_info(principal, reason), is_downstream)
         outcome = await self._context.call(replay, request)
         self._context.due_at(None)
         return outcome

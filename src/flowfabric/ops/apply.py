@@ -57,4 +57,5 @@ def _member_end(execution: Execution) -> MemberEnd:
         is_root=execution.flow_id is None and execution.has_children,
         is_bad=counts_as_bad(execution.state, execution.cancelled_by),
         ran=execution.state is State.COMPLETED,
+        name=execution.member_name,
     )

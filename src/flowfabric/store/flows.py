@@ -10,8 +10,9 @@ from uuid import UUID
 
 from flowfabric.core.executions.records import CancelRequest, Execution
 from flowfabric.core.executions.states import LIVE, State
-from flowfabric.core.flows.graph import Join, JoinKind, Siblings
+from flowfabric.core.flows.graph import EdgeKind, Join, JoinKind, Siblings
 from flowfabric.core.flows.records import (
+    FAILURES,
     CancelPolicy,
     EdgeGroup,
     FlowCancel,
@@ -59,6 +60,14 @@ class EdgeStore(AggregateStore):
         """Return the edges into each member that belong to its group number `seq`, each with its upstream member."""
         rows = await self._session.fetch("edges_into", ids=list(ids), seq=seq)
         return [(_to_edge(row), _to_member(row)) for row in rows]
+
+    async def all_from(self, ids: Sequence[UUID]) -> list[EdgeContext]:
+        """Return the edges from members to their downstream members, in any state, each with its group and member."""
+        return _to_edge_contexts(await self._session.fetch("all_edges_from", ids=list(ids)))
+
+    async def all_within(self, flow_id: UUID) -> list[EdgeContext]:
+        """Return all edges of a flow that lead to downstream members, in any state."""
+        return _to_edge_contexts(await self._session.fetch("all_edges_within", flow_id=flow_id))
 
     async def out_of(self, ids: Sequence[UUID]) -> list[StoredEdge]:
         """Return all edges from executions."""
@@ -238,6 +247,22 @@ class FlowStore(AggregateStore):
             BadEnd(State(row["state"]), row["cancelled_by"], bool(row["taken_up"] or row["awaited"])) for row in rows
         ]
 
+    async def failed_members(self, flow_id: UUID, ended_until: datetime, after: UUID, limit: int) -> list[UUID]:
+        """Return the members with an id above `after` that failed or expired by then, in order."""
+        rows = await self._session.fetch(
+            "failed_members",
+            flow_id=flow_id,
+            states=sorted(FAILURES),
+            ended_until=ended_until,
+            after=after,
+            limit=limit,
+        )
+        return [to_uuid(row["id"]) for row in rows]
+
+    async def left_behind(self, flow_id: UUID, limit: int) -> list[EdgeGroup]:
+        """Return the groups of members that are still skipped because of a failure that a replay repaired."""
+        return [_to_group(row) for row in await self._session.fetch("left_behind", flow_id=flow_id, limit=limit)]
+
     async def purge(self, ids: Sequence[UUID]) -> None:
         """Remove flows whose members are gone, with their edges and groups."""
         for statement in ("delete_edges", "delete_groups", "delete_flows"):
@@ -268,10 +293,19 @@ def _to_cancel(row: Row) -> FlowCancel | None:
 _to_flow = row_reader(FlowRecord, tags=lambda row: parse_tags(row["tags"]), cancel=_to_cancel)
 _count_parameters = picker("id", "sealed", "open_members", "ended_badly", "finished", "sweep_at")
 _flow_change_parameters = picker(
-    "id", "sealed", "revision", "open_members", "ended_badly", "changed_at", "ended_at", "finished", "sweep_at"
+    "id",
+    "sealed",
+    "revision",
+    "open_members",
+    "ended_badly",
+    "changed_at",
+    "ended_at",
+    "finished",
+    "sweep_at",
+    "was_replayed",
 )
 _new_flow_parameters = parameters_of(
-    FlowRecord, without=["tags", "ended_at", "finished", "cancel", "sweep_at", "purge_at"]
+    FlowRecord, without=["tags", "ended_at", "finished", "cancel", "sweep_at", "purge_at", "was_replayed"]
 )
 
 
@@ -287,8 +321,14 @@ def _flow_parameters(flow: FlowRecord) -> dict[str, object]:
 
 
 _to_edge = row_reader(StoredEdge)
-_edge_parameters = parameters_of(StoredEdge)
+_new_edge_parameters = parameters_of(StoredEdge)
 _edge_change_parameters = picker("upstream_id", "downstream_id", "seq", "state", "resolved_at")
+
+
+def _edge_parameters(edge: StoredEdge) -> dict[str, object]:
+    or_skip = edge.kind is EdgeKind.ON_FAILURE_OR_SKIP
+    kind = EdgeKind.ON_FAILURE if or_skip else edge.kind
+    return _new_edge_parameters(edge) | {"kind": kind, "or_skip": or_skip}
 
 
 @lru_cache(maxsize=1024)
@@ -311,7 +351,13 @@ def _group_parameters(group: EdgeGroup) -> dict[str, object]:
 _release_parameters = parameters_of(Release)
 _termination_parameters = parameters_of(MemberTermination, without=["details"])
 _to_member = row_reader(
-    MemberFacts, id="member_id", flow_id="member_flow_id", state="member_state", started="started_at"
+    MemberFacts,
+    id="member_id",
+    flow_id="member_flow_id",
+    state="member_state",
+    started="started_at",
+    name="member_name",
+    failure_category="member_failure_category",
 )
 
 

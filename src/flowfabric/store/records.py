@@ -104,6 +104,8 @@ class MemberTermination:
     principal: str | None
     reason: str
     details: Mapping[str, object]
+    failure_message: str | None = None
+    failure_category: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,10 +138,12 @@ class WaitStore(AggregateStore):
         rows = await self._session.fetch("list_waitpoints", execution_id=execution_id, after=after, limit=limit)
         return [to_waitpoint(row) for row in rows]
 
-    async def declared_signals(self, execution_id: UUID) -> dict[str, str | None]:
-        """Return the keys of the standing waitpoints of an execution, with the schemas of their payloads."""
-        rows = await self._session.fetch("standing_waitpoints", execution_id=execution_id)
-        return {row["key"]: row["payload_schema"] for row in rows}
+    async def declared_signals(self, execution_ids: Sequence[UUID]) -> dict[UUID, dict[str, str | None]]:
+        """Return, for executions with standing waitpoints, the keys of these and the schemas of their payloads."""
+        declared: dict[UUID, dict[str, str | None]] = {}
+        for row in await self._session.fetch("standing_waitpoints", execution_ids=list(execution_ids)):
+            declared.setdefault(to_uuid(row["execution_id"]), {})[row["key"]] = row["payload_schema"]
+        return declared
 
     async def available_signals(
         self, queues: Sequence[SignalQueue], positioned: Sequence[Waitpoint]

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from flowfabric.engine import ByName, Engine, Graph, NewWaitpoint, Single
 from tests.end_to_end.cli.shell import Shell
+from tests.flows import built
 from tests.scenarios import leased
 from tests.stores import TestStore, opened
 
@@ -55,6 +56,40 @@ async def test_cancelling_a_flow_cancels_its_members(store: TestStore, shell: Sh
         output = await shell.run("cancel", id_, "--flow", "--yes", "--json")
         assert json.loads(output.lines[0])["outcome"] == "FlowAlreadyTerminal"
         assert (await engine.flows.describe(id_)).state == "cancelled"
+
+
+async def test_cancelling_a_finished_flow_says_that_there_is_nothing_to_do(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        flow = await built(engine, {"a": []})
+        await flow.complete("a")
+        output = await shell.run("cancel", str(flow.id), "--flow", "--yes")
+        assert (output.code, output.lines) == (0, ["Nothing to do: the flow has completed."])
+
+
+async def test_replaying_a_member_brings_back_the_skipped_members(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        flow = await built(engine, {"a": [], "b": ["a"], "c": ["b"]})
+        await flow.fail("a")
+        output = await shell.run("replay", str(flow["a"]), "--yes", "--no-downstream")
+        assert output.lines == ["Replayed as generation 1; it is waiting."]
+        await flow.fail("a")
+        output = await shell.run("replay", str(flow["a"]), "--yes")
+        assert output.lines == ["Replayed as generation 2; it is waiting. 2 skipped members came back."]
+
+
+async def test_failed_members_of_a_flow_are_replayed_together(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        flow = await built(engine, {"a": [], "b": [], "c": ["a", "b"]})
+        await flow.fail("a", "b")
+        command = ("replay", "--flow", str(flow.id), "--failed", "--yes")
+        output = await shell.run(*command, "--principal", "ada", "--reason", "fixed")
+        assert output.lines == ["Replayed 2 failed members. 1 skipped member came back."]
+        event = await last_event(engine, flow["c"])
+        assert (event.name, event.principal, event.reason) == ("replayed", "ada", "fixed")
+        output = await shell.run(*command, "--json")
+        assert json.loads(output.lines[0])["replayed"] == 0
+        for wrong in (["--flow"], ["--failed"], ["--flow", "--failed", "--no-downstream"]):
+            assert (await shell.run("replay", str(flow.id), *wrong, "--yes")).code == 2
 
 
 async def test_revoke_ends_the_lease_of_the_named_instance_only(store: TestStore, shell: Shell) -> None:

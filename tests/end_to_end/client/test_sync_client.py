@@ -104,6 +104,24 @@ def test_flow_can_be_submitted(shop: App) -> None:
     assert handle[node].result() == "done"
 
 
+def test_failed_members_of_a_flow_can_be_replayed(shop: App) -> None:
+    flow = shop.flow("two")
+    first, second = flow.add(shop.tasks["refund"], "a"), flow.add(shop.tasks["refund"], "b")
+    flow.after(second, first)
+    handle = flow.sync.submit()
+    handle[first].cancel("by mistake")
+    assert handle[second].status().state is State.SKIPPED
+    assert handle.replay(failed=True) == 0
+    handle[first].replay(downstream=False)
+    assert handle[second].status().state is State.SKIPPED
+    finish(shop, handle[first].id, "done")
+    assert str(handle.wait()) == "failed"
+    assert handle.replay(failed=True) == 0
+    assert handle[second].status().state is State.WAITING
+    finish(shop, handle[second].id, "done")
+    assert str(handle.wait()) == "completed"
+
+
 def test_forked_child_uses_its_own_thread(shop: App) -> None:
     refund = shop.tasks["refund"]
     refund.sync.submit("parent")

@@ -58,7 +58,7 @@ class ProgramProcesses:
 
 @asynccontextmanager
 async def processes_of(program: str, folder: Path, **variables: str) -> AsyncIterator[ProgramProcesses]:
-    """Yield the processes of a program, and kill those that still run at the end of the block."""
+    """Yield the processes of a program, and kill running processes at the end of the block."""
     async with AsyncExitStack() as stack:
         yield ProgramProcesses(stack, folder, program, **variables)
 

@@ -105,7 +105,7 @@ def test_after_adds_an_edge_of_the_given_kind() -> None:
     a, b = flow.add(extract, "eu"), flow.add(extract, "us")
     flow.after(b, a, on="failure")
     [edge] = get_member_spec(flow, "extract#2").edges
-    assert (edge.upstream, edge.kind) == ("extract", EdgeKind.ON_FAILURE)
+    assert (edge.upstream, edge.kind) == ("extract", EdgeKind.ON_FAILURE_OR_SKIP)
     with pytest.raises(InvalidRequest, match="keep only one"):
         flow.after(b, a, on="completion")
 

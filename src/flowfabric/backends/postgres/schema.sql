@@ -390,6 +390,8 @@ CREATE TABLE ff.flow (
     -- Set while members or siblings remain to be cancelled.
     sweep_at TIMESTAMPTZ,
     purge_at TIMESTAMPTZ,
+    -- True if any member was ever replayed. Then a member may still be skipped because of a failure that was repaired.
+    was_replayed BOOLEAN NOT NULL DEFAULT FALSE,
     CHECK ((ended_at IS NULL) = (finished IS NULL)),
     CHECK (num_nulls(cancel_policy, cancel_reason, cancel_source, cancel_principal, cancelled_at) IN (0, 5))
 ) WITH (fillfactor = 50);
@@ -409,6 +411,8 @@ CREATE TABLE ff.edge (
     input TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state = ANY ('{open,satisfied,impossible}')),
     resolved_at TIMESTAMPTZ,
+    -- True for an on_failure edge that is also satisfied if its upstream was skipped because of a failure.
+    or_skip BOOLEAN NOT NULL DEFAULT FALSE,
     PRIMARY KEY (upstream_id, downstream_id, seq),
     CHECK ((state = 'open') = (resolved_at IS NULL))
 ) WITH (fillfactor = 45);

@@ -388,6 +388,8 @@ CREATE TABLE ff.flow (
     -- Set while members or siblings remain to be cancelled.
     sweep_at INTEGER,
     purge_at INTEGER,
+    -- True if any member was ever replayed. Then a member may still be skipped because of a failure that was repaired.
+    was_replayed INTEGER NOT NULL DEFAULT 0,
     CHECK ((ended_at IS NULL) = (finished IS NULL)),
     CHECK ((cancel_policy IS NULL) + (cancel_reason IS NULL) + (cancel_source IS NULL) + (cancel_principal IS NULL)
         + (cancelled_at IS NULL) IN (0, 5))
@@ -406,6 +408,8 @@ CREATE TABLE ff.edge (
     input TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'satisfied', 'impossible')),
     resolved_at INTEGER,
+    -- True for an on_failure edge that is also satisfied if its upstream was skipped because of a failure.
+    or_skip INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (upstream_id, downstream_id, seq),
     CHECK ((state = 'open') = (resolved_at IS NULL))
 ) STRICT;

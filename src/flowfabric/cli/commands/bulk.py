@@ -44,6 +44,7 @@ def _replay(engine: Engine, execution: Summary, arguments: argparse.Namespace) -
         execution.id,
         from_step=arguments.from_step,
         expected_generation=execution.generation,
+        downstream=not arguments.no_downstream,
         **audit_args(arguments),
     )
 

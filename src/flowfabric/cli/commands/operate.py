@@ -13,7 +13,7 @@ from flowfabric.cli.inputs import audit_args, confirm, require_confirmation
 from flowfabric.cli.output import format_count, format_time, print_result, to_json
 from flowfabric.cli.targets import find_execution, find_flow, open_for_writing
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.engine import AlreadySatisfied, CancelPending, CancelScheduled, FlowCancelled
+from flowfabric.engine import AlreadySatisfied, CancelPending, CancelScheduled, FlowCancelled, State
 
 
 async def cancel(arguments: argparse.Namespace) -> int:
@@ -85,7 +85,13 @@ async def revoke(arguments: argparse.Namespace) -> None:
 
 
 async def replay(arguments: argparse.Namespace) -> int:
-    """Run an ended execution again, or with --all each one that matches the filters."""
+    """Run an ended execution again, the failed members of a flow, or with --all each execution that matches."""
+    if arguments.flow and not arguments.all and arguments.id is not None:
+        await _replay_flow(arguments)
+        return exit_codes.OK
+    if arguments.flow or arguments.failed:
+        message = "replay the failed members of a flow with --flow, its ID and --failed, without --all"
+        raise InvalidRequest("invalid_request", message)
     if takes_all(arguments):
         return await run_bulk(arguments, REPLAY)
     require_confirmation(arguments)
@@ -97,10 +103,36 @@ async def replay(arguments: argparse.Namespace) -> int:
             execution.id,
             from_step=arguments.from_step,
             expected_generation=arguments.generation,
+            downstream=not arguments.no_downstream,
             **audit_args(arguments),
         )
-    print_result(arguments, f"Replayed as generation {outcome.generation}; it is {outcome.state}.", outcome)
+    sentence = f"Replayed as generation {outcome.generation}; it is {outcome.state}."
+    print_result(arguments, sentence + _describe_revived(outcome.revived), outcome)
     return exit_codes.OK
+
+
+async def _replay_flow(arguments: argparse.Namespace) -> None:
+    if not arguments.failed:
+        raise InvalidRequest("invalid_request", "only the failed members of a flow can be replayed; add --failed")
+    if arguments.from_step is not None or arguments.generation is not None or arguments.no_downstream:
+        message = "--from-step, --generation and --no-downstream are for one execution; leave out --flow"
+        raise InvalidRequest("invalid_request", message)
+    require_confirmation(arguments)
+    async with open_for_writing(arguments) as engine:
+        flow = await engine.flows.describe(await find_flow(engine, arguments.id))
+        failed = sum(flow.counts.get(state, 0) for state in (State.FAILED, State.EXPIRED))
+        members = format_count(failed, "failed member")
+        confirm(arguments, f"Run {members} of flow {flow.name} {flow.id}, which is {flow.state}, again?")
+        outcome = await engine.flows.replay(flow.id, failed=True, **audit_args(arguments))
+    sentence = f"Replayed {format_count(outcome.replayed, 'failed member')}.{_describe_revived(outcome.revived)}"
+    if outcome.exhausted:
+        exhausted = format_count(len(outcome.exhausted), "failed member")
+        sentence += f" {exhausted} reached the limit of replays and did not run again."
+    print_result(arguments, sentence, {"id": flow.id, **to_json(outcome)})
+
+
+def _describe_revived(number: int) -> str:
+    return f" {format_count(number, 'skipped member')} came back." if number else ""
 
 
 async def resume(arguments: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ _shtab_flowfabric_commands() {
     migrate:'create a store, or update its schema'
     priority:'change the priority of a waiting execution'
     reject:'reject a request'
-    replay:'run an ended execution again'
+    replay:'run an ended execution, or the failed members of a flow, again'
     restore:'put a backup in the place of a SQLite store'
     resume:'end the wait of a suspended execution'
     revoke:'revoke the lease of a worker'
@@ -548,6 +548,9 @@ _shtab_flowfabric_replay_options=(
   "*--tag[with --all\: only with this tag\; repeatable]:KEY=VALUE:"
   "--since[with --all\: created since this time\: 2031-05-01T08\:00Z, or 2h for 2 hours ago]:TIME:"
   "--until[with --all\: created before this time]:TIME:"
+  "--flow[replay members of the flow with this ID]"
+  "--failed[with --flow\: all members that failed or expired]"
+  "--no-downstream[leave the members that were skipped because of it skipped]"
   "--from-step[keep the records before this step, and perform it again]:NAME:"
   "--generation[only if it is at this generation]:N:"
   "--reason[why, for the history]:reason:"

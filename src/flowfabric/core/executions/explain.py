@@ -25,7 +25,16 @@ from flowfabric.core.executions.states import AttemptState, BlockingReason, Owne
 from flowfabric.core.executions.steps import StepView
 from flowfabric.core.executions.views import SuspendedView
 from flowfabric.core.flows.graph import JoinKind
-from flowfabric.core.flows.records import DEPENDENCIES, EdgeGroup, EdgeState, FlowRecord, GroupState, StoredEdge
+from flowfabric.core.flows.records import (
+    DEPENDENCIES,
+    FAILURES,
+    UPSTREAM_FAILED,
+    EdgeGroup,
+    EdgeState,
+    FlowRecord,
+    GroupState,
+    StoredEdge,
+)
 from flowfabric.core.lanes import LaneInfo, LaneState
 from flowfabric.core.waits.evaluate import join_names
 from flowfabric.core.waits.records import BLOCKING, OnTimeout
@@ -333,15 +342,30 @@ def _explain_ended(execution: Execution, context: ExplainContext) -> Statement:
         if execution.cancelled_by in ENDS_OF_PARENTS:
             return f"{sentence} because {execution.cancel_reason}.", facts
         return f"{sentence} by {execution.cancelled_by} ({_quote_reason(execution.cancel_reason)}).", facts
+    if execution.state is State.SKIPPED and context.dependencies is not None:
+        return _explain_skipped(execution, context.dependencies, sentence, facts)
     if execution.failure_message is not None and execution.state is not State.COMPLETED:
         facts |= {"category": execution.failure_category}
         return f"{sentence}: {_first_sentence(execution.failure_message)}", facts
-    if execution.state is State.SKIPPED and context.dependencies is not None:
-        upstreams = context.dependencies.upstreams
-        lost = [_describe_state(each) for each in upstreams if each.edge.state is EdgeState.IMPOSSIBLE]
-        facts |= _dependency_facts(context.dependencies, EdgeState.IMPOSSIBLE)
-        return f"{sentence}: upstream {join_names(lost)}.", facts
     return f"{sentence}.", facts
+
+
+def _explain_skipped(
+    execution: Execution, dependencies: Dependencies, sentence: str, facts: dict[str, Any]
+) -> Statement:
+    """Name the upstream members that cannot satisfy their edges, the failure behind them, and the way out."""
+    facts |= _dependency_facts(dependencies, EdgeState.IMPOSSIBLE)
+    lost = [each for each in dependencies.upstreams if each.edge.state is EdgeState.IMPOSSIBLE]
+    names = join_names([_describe_state(each) for each in lost]) if lost else ""
+    if execution.failure_category != UPSTREAM_FAILED:
+        return f"{sentence}: upstream {names}." if lost else f"{sentence}.", facts
+    failure = execution.failure_message or "an upstream failed"
+    facts |= {"category": UPSTREAM_FAILED, "failure": failure}
+    if not lost:
+        replayed = "which was replayed without it. Replay this execution to run it."
+        return f"{sentence}: {failure}, {replayed}", facts
+    root = "" if any(each.state in FAILURES for each in lost) else f" because {failure}"
+    return f"{sentence}: upstream {names}{root}. Replay the failed member to bring this one back.", facts
 
 
 _EXPLAINERS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from flowfabric.core.executions.attempts import ATTEMPT_TIMEOUT
 from flowfabric.core.executions.decision import Decision, end_attempt, make_decision, next_attempt
@@ -159,6 +160,46 @@ def decide_replay(
     if execution.replay_count >= execution.policy.max_replays:
         message = f"it was replayed {execution.replay_count} times, the limit of its policy"
         raise refusal(execution, "max_replays_exhausted", message)
+    details = {"generation": execution.generation + 1, "from_step": start.step}
+    return _start_generation(
+        execution,
+        command,
+        now,
+        has_open_group=has_open_group,
+        replay_count=execution.replay_count + 1,
+        details=details,
+    )
+
+
+def decide_revival(
+    execution: Execution, command: AuditInfo, now: datetime, *, upstream_id: UUID | None, has_open_group: bool
+) -> Decision[Replayed]:
+    """Bring back a member that was skipped because of the upstream member `upstream_id`, which runs again.
+
+    This does not count as a replay of the member.
+    """
+    details: dict[str, Any] = {"generation": execution.generation + 1, "cause": "upstream_replayed"}
+    if upstream_id is not None:
+        details["upstream"] = str(upstream_id)
+    return _start_generation(
+        execution,
+        command,
+        now,
+        has_open_group=has_open_group,
+        replay_count=execution.replay_count,
+        details=details,
+    )
+
+
+def _start_generation(
+    execution: Execution,
+    command: AuditInfo,
+    now: datetime,
+    *,
+    has_open_group: bool,
+    replay_count: int,
+    details: dict[str, Any],
+) -> Decision[Replayed]:
     relative = optional_span(execution.policy.deadline)
     transition = REPLAY_BLOCKED if has_open_group else REPLAY
     after = apply_transition(
@@ -167,7 +208,7 @@ def decide_replay(
         now,
         generation=execution.generation + 1,
         attempt_origin=AttemptOrigin.REPLAYED,
-        replay_count=execution.replay_count + 1,
+        replay_count=replay_count,
         retry_count=0,
         reclaim_count=0,
         deadline_at=None if relative is None else now + relative,
@@ -183,7 +224,6 @@ def decide_replay(
         resumption=None,
         **next_attempt(execution),
     )
-    details = {"generation": after.generation, "from_step": start.step}
     outcome = Replayed(after.generation, after.vector.public_state)
     return make_decision(outcome, execution, after, transition, details=details, **command.facts)
 

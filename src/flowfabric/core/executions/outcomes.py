@@ -178,10 +178,14 @@ class PriorityChanged:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The execution runs again, with `generation` as its new generation."""
+    """The execution runs again, with `generation` as its new generation.
+
+    `revived` is the number of skipped members of its flow that this call brought back.
+    """
 
     generation: int
     state: PublicState
+    revived: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,14 @@ _NO_TAGS: Mapping[str, str] = {}
 
 
 class EdgeKind(StrEnum):
-    """The outcomes of the upstream member that satisfy an edge."""
+    """The outcomes of the upstream member that satisfy an edge.
+
+    `on_failure_or_skip` is satisfied like `on_failure`, and also if the upstream was skipped because of a failure.
+    """
 
     ON_SUCCESS = "on_success"
     ON_FAILURE = "on_failure"
+    ON_FAILURE_OR_SKIP = "on_failure_or_skip"
     ON_COMPLETION = "on_completion"
 
 

@@ -107,6 +107,23 @@ class FlowAlreadyTerminal:
     source: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReplayed:
+    """The failed members of a flow run again.
+
+    `replayed` is the number of failed members that this call replayed, and `revived` the number of skipped members that
+    it brought back. `members` has the ids of at most 1,000 replayed members, and `is_truncated` is True if there are
+    more. `exhausted` has the ids of at most 1,000 failed members that have reached their limit of replays.
+    """
+
+    replayed: int
+    revived: int
+    members: tuple[UUID, ...]
+    is_truncated: bool
+    exhausted: tuple[UUID, ...]
+    ended_until: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingForChildren:
     """The lease was given up. The same attempt continues when the children satisfy the join."""

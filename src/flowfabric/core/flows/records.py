@@ -27,6 +27,8 @@ from flowfabric.core.flows.graph import EdgeKind, Join
 DEPENDENCIES = 0
 SIBLING = "flow_sibling"
 FLOW_CANCEL = "flow_cancel"
+# The failure category of a member that was skipped because of a failure.
+UPSTREAM_FAILED = "upstream_failed"
 
 
 class FlowState(StrEnum):
@@ -84,7 +86,7 @@ class FlowRecord:
     """The row of a flow.
 
     `ended_badly` is the number of members that failed, expired or were cancelled, without the members that were
-    cancelled because a join no longer needed them.
+    cancelled because a join no longer needed them. `was_replayed` is True if any member was ever replayed.
     """
 
     id: UUID
@@ -104,6 +106,7 @@ class FlowRecord:
     cancel: FlowCancel | None = None
     sweep_at: datetime | None = None
     purge_at: datetime | None = None
+    was_replayed: bool = False
 
     @property
     def is_frozen(self) -> bool:
@@ -134,9 +137,13 @@ class StoredEdge:
         """The key of the edge's group."""
         return self.downstream_id, self.seq
 
-    def resolve(self, outcome: State, now: datetime) -> StoredEdge:
-        """Return the edge after its upstream member ended with `outcome`."""
-        return replace(self, state=resolve_edge(self.kind, outcome), resolved_at=now)
+    def resolve(self, outcome: State, now: datetime, *, after_failure: bool = False) -> StoredEdge:
+        """Return the edge after its upstream member ended with `outcome`, or was skipped because of a failure."""
+        return replace(self, state=resolve_edge(self.kind, outcome, after_failure=after_failure), resolved_at=now)
+
+    def reopen(self) -> StoredEdge:
+        """Return the edge as it is while its upstream member has not ended."""
+        return replace(self, state=EdgeState.OPEN, resolved_at=None)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -177,6 +184,15 @@ class MemberFacts:
     parent_id: UUID | None
     has_children: bool
     started: bool
+    name: str | None = None
+    failure_category: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """What its downstream members are told if it failed, expired, or was skipped because of a failure."""
+        if self.state is State.SKIPPED and self.failure_category == UPSTREAM_FAILED:
+            return f'upstream "{self.name or self.id}" was skipped after a failure'
+        return describe_failure(self.id, self.name, self.state)
 
     @property
     def is_blocked(self) -> bool:
@@ -203,23 +219,40 @@ class MemberEnd:
     state: State
     is_bad: bool
     ran: bool
+    name: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """What its downstream members are told if it failed or expired."""
+        return describe_failure(self.id, self.name, self.state)
 
 
 _SATISFIED_BY = {
     EdgeKind.ON_SUCCESS: frozenset({State.COMPLETED}),
     EdgeKind.ON_FAILURE: frozenset({State.FAILED, State.EXPIRED}),
+    EdgeKind.ON_FAILURE_OR_SKIP: frozenset({State.FAILED, State.EXPIRED}),
     EdgeKind.ON_COMPLETION: frozenset(
         {State.COMPLETED, State.FAILED, State.EXPIRED, State.CANCELLED, State.SKIPPED}
     ),
 }  # fmt: skip
 _ENDED_BADLY = frozenset({State.FAILED, State.EXPIRED, State.CANCELLED})
+FAILURES = frozenset({State.FAILED, State.EXPIRED})
 
 
-def resolve_edge(kind: EdgeKind, outcome: State) -> EdgeState:
-    """Return the state of an edge of this kind whose upstream member is in the state `outcome`."""
+def describe_failure(id_: UUID, name: str | None, state: State) -> str | None:
+    """Return what the downstream members of a failed or expired member are told, or None for other states."""
+    return f'upstream "{name or id_}" {state}' if state in FAILURES else None
+
+
+def resolve_edge(kind: EdgeKind, outcome: State, *, after_failure: bool = False) -> EdgeState:
+    """Return the state of an edge of this kind whose upstream member is in the state `outcome`.
+
+    An `on_failure_or_skip` edge is also satisfied by a member that was skipped `after_failure`.
+    """
     if not outcome.is_terminal:
         return EdgeState.OPEN
-    return EdgeState.SATISFIED if outcome in _SATISFIED_BY[kind] else EdgeState.IMPOSSIBLE
+    is_failure = kind is EdgeKind.ON_FAILURE_OR_SKIP and outcome is State.SKIPPED and after_failure
+    return EdgeState.SATISFIED if is_failure or outcome in _SATISFIED_BY[kind] else EdgeState.IMPOSSIBLE
 
 
 def judge_group(join: Join, n: int, satisfied: int, impossible: int) -> GroupState:
@@ -238,14 +271,15 @@ def counts_as_bad(state: State, cancelled_by: str | None) -> bool:
     return state in _ENDED_BADLY and cancelled_by != SIBLING
 
 
-def final_state(flow: FlowRecord, bad_ends: int) -> FlowState:
+def final_state(flow: FlowRecord, *, has_failed: bool) -> FlowState:
     """Return the final state of a flow whose members have all ended.
 
-    `bad_ends` counts the failures that no member handled.
+    `has_failed` is True if no member handled a failure, or if a member is still skipped because of a failure that a
+    replay repaired.
     """
     if flow.cancel is not None:
         return FlowState.CANCELLED
-    return FlowState.FAILED if bad_ends else FlowState.COMPLETED
+    return FlowState.FAILED if has_failed else FlowState.COMPLETED
 
 
 def flow_state(flow: FlowRecord, members: Mapping[State, int]) -> FlowState:

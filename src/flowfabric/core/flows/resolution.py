@@ -44,13 +44,15 @@ class Resolution:
     """Computes what follows in their flows when some executions end.
 
     `frozen` are cancelled flows: their edges no longer start, skip or cancel members. A parent that waits for its
-    children has started already, so it still continues when they have ended.
+    children has started already, so it still continues when they have ended. `failures` describes the failure of each
+    member that failed, expired, or was skipped because of a failure.
     """
 
     now: datetime
     frozen: Collection[UUID] = ()
     knows_all: bool = False
     outcomes: dict[UUID, State] = field(default_factory=dict)
+    failures: dict[UUID, str] = field(default_factory=dict)
     groups: dict[GroupKey, EdgeGroup] = field(default_factory=dict)
     changed: set[GroupKey] = field(default_factory=set)
     edges: list[StoredEdge] = field(default_factory=list)
@@ -63,6 +65,7 @@ class Resolution:
     _edges_from: dict[UUID, list[EdgeContext]] = field(default_factory=dict)
     _members: dict[UUID, MemberFacts] = field(default_factory=dict)
     _groups_of: dict[UUID, list[GroupKey]] = field(default_factory=dict)
+    _lost_to: dict[GroupKey, str] = field(default_factory=dict)
 
     def end(self, outcomes: Mapping[UUID, State]) -> None:
         """Add executions that have ended, with their outcomes."""
@@ -102,9 +105,12 @@ class Resolution:
             self._frontier = missing
             resolved: dict[GroupKey, list[EdgeState]] = {}
             for id_ in ended:
+                failure = self.failures.get(id_)
                 for context in self._edges_from.get(id_, ()):
-                    edge = context.edge.resolve(self.outcomes[id_], self.now)
+                    edge = context.edge.resolve(self.outcomes[id_], self.now, after_failure=failure is not None)
                     self.edges.append(edge)
+                    if failure is not None and edge.state is EdgeState.IMPOSSIBLE:
+                        self._lost_to.setdefault(edge.group_key, failure)
                     resolved.setdefault(edge.group_key, []).append(edge.state)
             for key, states in resolved.items():
                 self._set_group(self.groups[key].add_resolved(states))
@@ -128,9 +134,14 @@ class Resolution:
         if cancels_siblings and group.satisfied + group.impossible < group.n:
             self.closing[key] = state.value
 
-    def consider(self, group: EdgeGroup, member: MemberFacts) -> None:
-        """Add a group that is new or no longer a draft, and decide it if its edges already allow that."""
+    def consider(self, group: EdgeGroup, member: MemberFacts, failure: str | None = None) -> None:
+        """Add a group that is new or no longer a draft, and decide it if its edges already allow that.
+
+        `failure` describes the failure of an upstream member that made an edge of the group impossible.
+        """
         self._members[member.id] = member
+        if failure is not None:
+            self._lost_to[group.key] = failure
         self._add_group(group)
         self.changed.add(group.key)
         self.judge(group.key)
@@ -168,6 +179,8 @@ class Resolution:
         elif state is GroupState.IMPOSSIBLE and member.state is State.BLOCKED:
             # A held member is skipped too, since it can no longer start.
             self.skipped[member.id] = member
+            if (failure := self._lost_to.get((member.id, DEPENDENCIES))) is not None:
+                self.failures[member.id] = failure
             self.end({member.id: State.SKIPPED})
 
     def _add_group(self, group: EdgeGroup) -> None:

@@ -109,7 +109,7 @@ async def add_edge(tx: Transaction, namespace: str, new: NewEdge) -> EdgeAdded:
         kind=new.kind,
         input=name,
     )
-    edge = resolve_new_edge(edge, facts[new.upstream_id].state, now)
+    edge = resolve_new_edge(edge, facts[new.upstream_id], now)
     await tx.edges.add([edge])
     flow = replace(flow, revision=flow.revision + 1, changed_at=now)
     await tx.flows.put([flow])
@@ -228,7 +228,7 @@ async def _member_facts(tx: Transaction, flow: FlowRecord, ids: list[UUID]) -> d
 async def _resolve_edges(tx: Transaction, flow: FlowRecord, member: NewMember, now: datetime) -> list[StoredEdge]:
     edges = edges_of(flow.id, member)
     facts = await _member_facts(tx, flow, [edge.upstream_id for edge in edges])
-    return [resolve_new_edge(edge, facts[edge.upstream_id].state, now) for edge in edges]
+    return [resolve_new_edge(edge, facts[edge.upstream_id], now) for edge in edges]
 
 
 def _new_facts(flow: FlowRecord, member: NewMember, now: datetime) -> MemberFacts:
@@ -243,6 +243,7 @@ def _new_facts(flow: FlowRecord, member: NewMember, now: datetime) -> MemberFact
         parent_id=None,
         has_children=False,
         started=False,
+        name=member.drawn.name,
     )
 
 

@@ -1,130 +1,159 @@
-"""Plan and write the changes that the replay of an execution makes in its flow.
+"""Plan and write the changes that replays make in a flow: edges open again, and skipped members are brought back.
 
-Of the edges from the replayed member, those to members that have not started open again. A replayed member that never
-started waits for its dependencies again: its impossible edges open again, and its satisfied edges stay satisfied.
+`core/flows/reopening.py` decides them in memory, since the lock of the flow covers its edges and groups. They are
+written in the same transaction as the replays, in batches of 1,000 rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.errors import Refused
+from flowfabric.core.executions.decision import Decision, make_decision
 from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.transitions import BLOCK, apply_transition
 from flowfabric.core.fast_dataclass import replace
-from flowfabric.core.flows.records import (
-    DEPENDENCIES,
-    EdgeGroup,
-    EdgeState,
-    FlowRecord,
-    GroupState,
-    StoredEdge,
-    counts_as_bad,
-)
-from flowfabric.core.flows.resolution import recount
-from flowfabric.ops.flows.extend import block_again
+from flowfabric.core.flows.records import DEPENDENCIES, EdgeGroup, FlowRecord, StoredEdge, counts_as_bad
+from flowfabric.core.flows.reopening import Reopening
+from flowfabric.core.flows.resolution import EdgeContext
+from flowfabric.ops.write_set import store
 from flowfabric.store.transaction import Transaction
+
+BATCH = 1_000
+_MAX_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What to write besides the replayed execution. `is_blocked` means that the execution must wait for its group."""
+    """What replays change in a flow. `blocked` are members that wait for their dependencies again."""
 
     flow: FlowRecord | None = None
-    edges: tuple[StoredEdge, ...] = ()
-    groups: tuple[EdgeGroup, ...] = ()
-    blocked: tuple[UUID, ...] = ()
-    is_blocked: bool = False
+    reopening: Reopening = field(default_factory=Reopening)
+    blocked: tuple[Execution, ...] = ()
 
 
-async def plan_replay(tx: Transaction, execution: Execution, now: datetime) -> ReplayPlan:
-    """Return the changes that a replay of this execution makes in its flow; refuse if the flow was cancelled."""
+async def plan_replay(tx: Transaction, execution: Execution, now: datetime, *, downstream: bool) -> ReplayPlan:
+    """Return the changes that the replay of one execution makes in its flow; refuse if the flow was cancelled."""
     if execution.flow is None or not execution.state.is_terminal:
         return ReplayPlan()
     flow = (await tx.flows.lock(None, [execution.flow]))[execution.flow]
     is_root = execution.flow_id is None
-    if flow.is_frozen if is_root else flow.cancel is not None:
-        # A root could start no children in the cancelled flow, so it would only fail again.
-        message = f"flow {flow.id} was cancelled, so its executions cannot be replayed; submit it again"
-        raise Refused("flow_already_terminal", message, flow_id=flow.id, execution_id=execution.id)
+    check_can_replay(flow, execution.id, is_root=is_root)
     if is_root:
         # The flow is open again, because the root may submit more children.
         return ReplayPlan(replace(flow, sealed=False, finished=None, ended_at=None, changed_at=now))
-    was_bad = counts_as_bad(execution.state, execution.cancelled_by)
+    return await plan_replays(tx, flow, [execution], [], now, downstream=downstream)
+
+
+async def plan_replays(
+    tx: Transaction,
+    flow: FlowRecord,
+    executions: Sequence[Execution],
+    left_behind: Sequence[EdgeGroup],
+    now: datetime,
+    *,
+    downstream: bool = True,
+) -> ReplayPlan:
+    """Return the changes that the replays of these members make in their locked flow.
+
+    Members that earlier replays left behind are brought back too.
+    """
+    reopening = Reopening(downstream)
+    unstarted = [execution.id for execution in executions if execution.started_at is None]
+    groups = await _dependencies(tx, unstarted)
+    inbound = await _inbound(tx, unstarted)
+    for execution in executions:
+        reopening.replay(execution.id, groups.get(execution.id), inbound.get(execution.id, ()))
+    for group in left_behind:
+        reopening.revive(group)
+    await _reopen(tx, flow, reopening)
+    blocked = await _lock_waiting(tx, reopening)
+    bad = sum(counts_as_bad(execution.state, execution.cancelled_by) for execution in executions)
     flow = replace(
         flow,
-        open_members=flow.open_members + 1,
-        ended_badly=flow.ended_badly - was_bad,
+        open_members=flow.open_members + len(executions) + len(reopening.revived),
+        ended_badly=flow.ended_badly - bad,
         finished=None,
         ended_at=None,
         changed_at=now,
+        was_replayed=True,
     )
-    inbound, own = await _dependencies(tx, execution)
-    outbound, groups, blocked = await _dependents(tx, execution)
-    is_blocked = own is not None and own.state is GroupState.OPEN
-    return ReplayPlan(flow, (*inbound, *outbound), (*((own,) if own else ()), *groups), tuple(blocked), is_blocked)
+    return ReplayPlan(flow, reopening, blocked)
 
 
-async def write_replay(tx: Transaction, plan: ReplayPlan, now: datetime) -> None:
-    """Write a plan. The caller has locked the flow."""
-    if plan.edges:
-        await tx.edges.put(plan.edges)
-    if plan.groups:
-        await tx.edges.put_groups(plan.groups)
-    for execution in (await tx.executions.lock(None, plan.blocked) if plan.blocked else {}).values():
-        await block_again(tx, execution, now)
+async def write_plan(tx: Transaction, plan: ReplayPlan, now: datetime) -> None:
+    """Write a plan, except for the replayed and revived members. The caller has locked the flow."""
+    edges, groups = list(plan.reopening.edges.values()), plan.reopening.changed_groups()
+    for start in range(0, len(edges), BATCH):
+        await tx.edges.put(edges[start : start + BATCH])
+    for start in range(0, len(groups), BATCH):
+        await tx.edges.put_groups(groups[start : start + BATCH])
+    for start in range(0, len(plan.blocked), BATCH):
+        await store(tx, [_block(execution, now) for execution in plan.blocked[start : start + BATCH]])
     if plan.flow is not None:
         await tx.flows.put([plan.flow])
 
 
-async def _dependencies(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], EdgeGroup | None]:
-    """Return the inbound edges that open again, and their group. Return no edges and None if the member has started."""
-    groups = await tx.edges.groups_of([execution.id]) if execution.started_at is None else []
-    own = next((group for group in groups if group.seq == DEPENDENCIES), None)
-    if own is None:
-        return [], None
-    edges = [_reopen(edge) for edge, _ in await tx.edges.into([execution.id])]
-    changed = [edge for edge in edges if edge.state is EdgeState.OPEN]
-    return changed, recount(own, edges)
+def check_can_replay(flow: FlowRecord, id_: UUID, *, is_root: bool = False) -> None:
+    """Refuse a replay in a cancelled flow. A root may be replayed if the flow was cancelled with `flow_only`."""
+    if flow.is_frozen if is_root else flow.cancel is not None:
+        # A root could start no children in the cancelled flow, so it would only fail again.
+        message = f"flow {flow.id} was cancelled, so its executions cannot be replayed; submit it again"
+        raise Refused("flow_already_terminal", message, flow_id=flow.id, execution_id=id_)
 
 
-def _reopen(edge: StoredEdge) -> StoredEdge:
-    if edge.state is not EdgeState.IMPOSSIBLE:
-        return edge
-    return replace(edge, state=EdgeState.OPEN, resolved_at=None)
+async def _dependencies(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, EdgeGroup]:
+    groups = await tx.edges.groups_of(ids) if ids else []
+    return {group.downstream_id: group for group in groups if group.seq == DEPENDENCIES}
 
 
-async def _dependents(tx: Transaction, execution: Execution) -> tuple[list[StoredEdge], list[EdgeGroup], list[UUID]]:
-    """Return the reopened edges to members that have not started, their groups, and the members that wait again."""
-    outbound = [edge for edge in await tx.edges.out_of([execution.id]) if edge.seq == DEPENDENCIES]
-    ids = [edge.downstream_id for edge in outbound]
-    if ids:
-        # The lock keeps workers from claiming these members after the check below that they have not started.
-        await tx.members.lock(ids)
-    facts = await tx.members.facts(ids) if ids else {}
-    opened = [
-        replace(edge, state=EdgeState.OPEN, resolved_at=None)
-        for edge in outbound
-        if edge.state is not EdgeState.OPEN and not facts[edge.downstream_id].started
-    ]
-    ids = [edge.downstream_id for edge in opened]
-    groups = [group for group in (await tx.edges.groups_of(ids) if ids else []) if group.seq == DEPENDENCIES]
-    inbound = await tx.edges.into(ids) if ids else []
-    recalculated, blocked = [], []
-    for group in groups:
-        edges = [_latest(edge, opened) for edge, _ in inbound if edge.downstream_id == group.downstream_id]
-        counted = recount(group, edges)
-        if facts[group.downstream_id].state.is_terminal:
-            # An ended member stays ended until it is replayed itself, and only then is its group evaluated.
-            counted = replace(counted, state=group.state)
-        elif counted.state is GroupState.OPEN:
-            blocked.append(group.downstream_id)
-        recalculated.append(counted)
-    return opened, recalculated, blocked
+async def _inbound(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, list[StoredEdge]]:
+    inbound: dict[UUID, list[StoredEdge]] = {}
+    for edge, _ in await tx.edges.into(ids) if ids else ():
+        inbound.setdefault(edge.downstream_id, []).append(edge)
+    return inbound
 
 
-def _latest(edge: StoredEdge, opened: Sequence[StoredEdge]) -> StoredEdge:
-    same = (other for other in opened if other.downstream_id == edge.downstream_id)
-    return next((other for other in same if other.upstream_id == edge.upstream_id), edge)
+async def _reopen(tx: Transaction, flow: FlowRecord, reopening: Reopening) -> None:
+    """Open edges and bring members back until nothing changes."""
+    rounds = 0
+    edges_from: Mapping[UUID, list[EdgeContext]] = {}
+    while frontier := reopening.take_frontier():
+        if rounds == _MAX_ROUNDS:
+            # In a long chain, reading all edges once is cheaper than one read per link.
+            edges_from = _by_upstream(await tx.edges.all_within(flow.id))
+        if rounds < _MAX_ROUNDS:
+            reopening.add_edges(await tx.edges.all_from(frontier))
+        else:
+            reopening.add_edges(context for id_ in frontier for context in edges_from.get(id_, ()))
+        rounds += 1
+
+
+def _by_upstream(contexts: Sequence[EdgeContext]) -> dict[UUID, list[EdgeContext]]:
+    edges_from: dict[UUID, list[EdgeContext]] = {}
+    for context in contexts:
+        edges_from.setdefault(context.edge.upstream_id, []).append(context)
+    return edges_from
+
+
+async def _lock_waiting(tx: Transaction, reopening: Reopening) -> tuple[Execution, ...]:
+    """Lock the members that have not ended, and return those that must wait again.
+
+    A worker may have claimed such a member since its edges were read. Then its edges stay as they are.
+    """
+    waiting = reopening.waiting
+    locked = await tx.executions.lock(None, waiting) if waiting else {}
+    for id_, execution in locked.items():
+        if execution.started_at is not None:
+            reopening.take_out(id_)
+    return tuple(execution for id_, execution in locked.items() if reopening.must_wait(id_))
+
+
+def _block(execution: Execution, now: datetime) -> Decision[None]:
+    """Make a member wait for its dependencies again. A member that an operator holds stays held."""
+    if execution.state not in BLOCK.sources:
+        return Decision(None, execution)
+    return make_decision(None, execution, apply_transition(execution, BLOCK, now), BLOCK)

@@ -16,6 +16,7 @@ from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.flows.records import (
     SIBLING,
+    UPSTREAM_FAILED,
     EdgeGroup,
     EdgeState,
     FlowCancel,
@@ -54,6 +55,7 @@ async def resolve(
     Also close the open waits of the executions in `were_active`.
     """
     resolution = Resolution(now, frozen={id_ for id_, flow in flows.items() if flow.is_frozen})
+    resolution.failures = {end.id: end.failure for end in ends if end.failure is not None}
     resolution.end({end.id: end.state for end in ends})
     await resolve_flows(tx, flows, resolution, ends, were_active=were_active)
 
@@ -91,14 +93,22 @@ async def consider_groups(
 ) -> None:
     """Release or skip the members whose groups are decided, and write all consequences in their locked flow."""
     resolution = Resolution(now, frozen={flow.id} if flow.is_frozen else set())
+    failures = await _read_failures(tx, [group.downstream_id for group, _ in groups if group.impossible])
     for group, member in groups:
-        resolution.consider(group, member)
+        resolution.consider(group, member, failures.get(member.id))
     await resolve_flows(tx, {flow.id: flow}, resolution, [])
 
 
-def resolve_new_edge(edge: StoredEdge, upstream: State, now: datetime) -> StoredEdge:
+async def _read_failures(tx: Transaction, ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Return, for each member, the failure of an upstream member that made an edge impossible, if there is one."""
+    edges = await tx.edges.into(ids) if ids else []
+    impossible = [(edge.downstream_id, upstream) for edge, upstream in edges if edge.state is EdgeState.IMPOSSIBLE]
+    return {id_: upstream.failure for id_, upstream in impossible if upstream.failure is not None}
+
+
+def resolve_new_edge(edge: StoredEdge, upstream: MemberFacts, now: datetime) -> StoredEdge:
     """Return the new edge, already resolved if its upstream member has ended."""
-    state = resolve_edge(edge.kind, upstream)
+    state = resolve_edge(edge.kind, upstream.state, after_failure=upstream.failure is not None)
     return edge if state is EdgeState.OPEN else replace(edge, state=state, resolved_at=now)
 
 
@@ -142,13 +152,18 @@ def member_end(member: MemberFacts, state: State, cancelled_by: str | None) -> M
         ran=False,
         is_root=member.flow_id is None and member.has_children,
         is_bad=counts_as_bad(state, cancelled_by),
+        name=member.name,
     )
 
 
 async def _move_members(tx: Transaction, resolution: Resolution) -> None:
     """Lock all affected members in id order. Then end members by one statement, and release members by another."""
     now = resolution.now
-    terminations = [_skip(member) for member in resolution.skipped.values()]
+    details = {failure: {**_SKIPPED, "failure": failure} for failure in resolution.failures.values()}
+    terminations = [
+        _skip(id_, failure, _SKIPPED if failure is None else details[failure])
+        for id_, failure in ((id_, resolution.failures.get(id_)) for id_ in resolution.skipped)
+    ]
     terminations += [_cancel(member, cause) for member, cause in resolution.cancelled.values()]
     releases = [release_of(member, now) for member in resolution.released.values()]
     if not terminations and not releases:
@@ -179,14 +194,16 @@ def cancellation(id_: UUID, cancel: FlowCancel | CancelRequest, details: Mapping
     )
 
 
-def _skip(member: MemberFacts) -> MemberTermination:
+def _skip(id_: UUID, failure: str | None, details: Mapping[str, object]) -> MemberTermination:
     return MemberTermination(
-        id=member.id,
+        id=id_,
         state=State.SKIPPED,
         cancelled_by=None,
         principal=ENGINE,
         reason=DEPENDENCY_IMPOSSIBLE,
-        details=_SKIPPED,
+        details=details,
+        failure_message=failure,
+        failure_category=None if failure is None else UPSTREAM_FAILED,
     )
 
 
@@ -256,13 +273,16 @@ def _is_over(flow: FlowRecord) -> bool:
 
 
 def _may_have_failed(flow: FlowRecord) -> bool:
-    return flow.ended_badly > 0 and flow.cancel is None
+    return (flow.ended_badly > 0 or flow.was_replayed) and flow.cancel is None
 
 
 async def _finish(tx: Transaction, flow: FlowRecord, now: datetime) -> FlowRecord:
-    bad_ends = await tx.flows.bad_ends(flow.id) if _may_have_failed(flow) else []
-    unhandled = [end for end in bad_ends if counts_as_bad(end.state, end.cancelled_by) and not end.is_taken_up]
-    return replace(flow, finished=final_state(flow, len(unhandled)), ended_at=now)
+    has_failed = False
+    if _may_have_failed(flow):
+        bad_ends = await tx.flows.bad_ends(flow.id)
+        has_failed = any(counts_as_bad(end.state, end.cancelled_by) and not end.is_taken_up for end in bad_ends)
+        has_failed = has_failed or bool(flow.was_replayed and await tx.flows.left_behind(flow.id, 1))
+    return replace(flow, finished=final_state(flow, has_failed=has_failed), ended_at=now)
 
 
 def flow_event(flow: FlowRecord, name: str, now: datetime, **facts: object) -> Event:

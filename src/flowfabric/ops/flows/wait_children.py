@@ -113,7 +113,7 @@ def _edge(group: EdgeGroup, kind: EdgeKind, child: MemberFacts, now: datetime) -
         kind=kind,
         input=str(child.id),
     )
-    return resolve_new_edge(edge, child.state, now)
+    return resolve_new_edge(edge, child, now)
 
 
 async def _store_steps(tx: Transaction, parent: Execution, owned: Execution) -> None:

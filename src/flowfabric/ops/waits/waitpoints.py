@@ -57,7 +57,7 @@ async def declare_signals(tx: Transaction, namespace: str, request: DeclareSigna
     """Open waitpoints for signals that the submission did not declare, and return their names."""
     execution, now = await lock_owned(tx, namespace, request.fence)
     inputs = await load_suspend_inputs(tx, await tx.waits.open_waitpoints([execution.id]), {})
-    known = await tx.waits.declared_signals(execution.id)
+    known = (await tx.waits.declared_signals([execution.id])).get(execution.id, {})
     own_inputs = inputs.get(execution.id, NO_INPUTS)
     return await write_one(tx, decide_declare_signals(execution, request, own_inputs, known, now))
 

@@ -3,10 +3,11 @@
 -- fragment: flow
 f.id, f.namespace, f.name, f.implicit, f.tags, f.digest, f.sealed, f.revision, f.open_members, f.ended_badly,
 f.created_at, f.changed_at, f.ended_at, f.finished, f.cancel_policy, f.cancel_reason, f.cancel_source,
-f.cancel_principal, f.cancelled_at, f.sweep_at, f.purge_at
+f.cancel_principal, f.cancelled_at, f.sweep_at, f.purge_at, f.was_replayed
 
 -- fragment: edge
-d.flow_id, d.upstream_id, d.downstream_id, d.seq, d.kind, d.input, d.state, d.resolved_at
+d.flow_id, d.upstream_id, d.downstream_id, d.seq, d.input, d.state, d.resolved_at,
+CASE WHEN d.or_skip THEN 'on_failure_or_skip' ELSE d.kind END AS kind
 
 -- fragment: edge_group
 g.downstream_id, g.seq, g.flow_id, g.join_kind, g.k, g.siblings, g.state AS group_state, g.draft, g.sweeping, g.n,
@@ -17,7 +18,7 @@ g.join_kind, g.k, g.siblings, g.state AS group_state, g.draft, g.sweeping, g.n, 
 
 -- fragment: member
 m.id AS member_id, m.flow_id AS member_flow_id, m.state AS member_state, m.blocking_reason, m.ready_at, m.parent_id,
-m.has_children, m.started_at
+m.has_children, m.started_at, m.member_name, m.failure_category AS member_failure_category
 
 -- name: get_flows
 SELECT
@@ -90,6 +91,32 @@ JOIN ff.edge_group AS g
 JOIN ff.execution AS m ON m.id = d.downstream_id
 WHERE d.flow_id IN :ids
     AND d.state = 'open'
+
+-- name: all_edges_from
+SELECT
+{edge},
+{edge_group_beside},
+{member}
+FROM ff.edge AS d
+JOIN ff.edge_group AS g
+    ON g.downstream_id = d.downstream_id
+    AND g.seq = d.seq
+JOIN ff.execution AS m ON m.id = d.downstream_id
+WHERE d.upstream_id IN :ids
+    AND d.seq = 0
+
+-- name: all_edges_within
+SELECT
+{edge},
+{edge_group_beside},
+{member}
+FROM ff.edge AS d
+JOIN ff.edge_group AS g
+    ON g.downstream_id = d.downstream_id
+    AND g.seq = d.seq
+JOIN ff.execution AS m ON m.id = d.downstream_id
+WHERE d.flow_id = :flow_id
+    AND d.seq = 0
 
 -- name: open_edges_into
 SELECT
@@ -215,6 +242,52 @@ SELECT
 FROM ff.execution AS e
 WHERE e.flow_id = :flow_id
     AND e.state IN :states
+
+-- A child whose failure its parent received is left to its parent.
+-- name: failed_members
+SELECT e.id
+FROM ff.execution AS e
+WHERE e.flow_id = :flow_id
+    AND e.state IN :states
+    AND e.id > :after
+    AND e.ended_at <= :ended_until
+    AND NOT EXISTS (
+        SELECT 1
+        FROM ff.edge AS d
+        WHERE d.upstream_id = e.id
+            AND d.seq > 0
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM ff.waitpoint AS w
+        WHERE w.execution_id = e.parent_id
+            AND w.child_id = e.id
+    )
+ORDER BY e.id
+LIMIT :limit
+
+-- Members that are still skipped although a replay repaired the failure, so that their groups could fire.
+-- name: left_behind
+SELECT
+{edge_group}
+FROM ff.execution AS e
+JOIN ff.edge_group AS g
+    ON g.downstream_id = e.id
+    AND g.seq = 0
+WHERE e.flow_id = :flow_id
+    AND e.state = 'skipped'
+    AND g.state = 'impossible'
+    AND g.n - g.impossible >= CASE g.join_kind WHEN 'all_of' THEN g.n WHEN 'any_of' THEN 1 ELSE g.k END
+    AND EXISTS (
+        SELECT 1
+        FROM ff.edge AS d
+        JOIN ff.execution AS u ON u.id = d.upstream_id
+        WHERE d.downstream_id = e.id
+            AND d.seq = 0
+            AND u.generation > 0
+    )
+ORDER BY e.id
+LIMIT :limit
 
 -- name: due_members
 SELECT e.id

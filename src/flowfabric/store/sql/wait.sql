@@ -142,11 +142,11 @@ ORDER BY w.id
 LIMIT :limit
 
 -- name: standing_waitpoints
-SELECT w.key, w.payload_schema
+SELECT w.execution_id, w.key, w.payload_schema
 FROM ff.waitpoint AS w
-WHERE w.execution_id = :execution_id
+WHERE w.execution_id IN :execution_ids
     AND w.kind = 'standing'
-ORDER BY w.generation, w.key
+ORDER BY w.execution_id, w.generation, w.key
 
 -- name: add_waitpoint
 WITH item (

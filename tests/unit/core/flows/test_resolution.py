@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowfabric.core.executions.states import BlockingReason, State
-from flowfabric.core.flows.records import EdgeGroup, EdgeState, GroupState, MemberFacts, StoredEdge
+from flowfabric.core.flows.records import FAILURES, EdgeGroup, EdgeState, GroupState, MemberFacts, StoredEdge
 from flowfabric.core.flows.resolution import EdgeContext, Resolution
 from tests.concurrency.flow_model import (
     EdgePicture,
@@ -35,6 +35,7 @@ class FlowInMemory:
     states: dict[UUID, State] = field(default_factory=dict)
     started: set[UUID] = field(default_factory=set)
     siblings: set[UUID] = field(default_factory=set)
+    failures: set[UUID] = field(default_factory=set)
     edges: dict[tuple[UUID, UUID], StoredEdge] = field(default_factory=dict)
     groups: dict[tuple[UUID, int], EdgeGroup] = field(default_factory=dict)
 
@@ -71,6 +72,7 @@ class FlowInMemory:
     def end(self, ends: dict[UUID, State]) -> Resolution:
         """End several members together and apply everything that follows."""
         resolution = Resolution(NOW)
+        resolution.failures = {id_: str(id_) for id_, state in ends.items() if state in FAILURES}
         self.states |= ends
         resolution.end(ends)
         while True:
@@ -110,6 +112,7 @@ class FlowInMemory:
             assert not self.states[id_].is_terminal
             self.states[id_] = state
         self.siblings |= set(resolution.cancelled)
+        self.failures |= set(resolution.failures)
         for id_, state in self.states.items():
             group = self.groups.get((id_, 0))
             if state.is_terminal and group is not None and group.state is GroupState.OPEN:
@@ -127,7 +130,10 @@ class FlowInMemory:
     def _member(self, id_: UUID) -> MemberPicture:
         facts = self.facts(id_)
         by = "flow_sibling" if id_ in self.siblings else None
-        return MemberPicture(str(id_), facts.state.value, facts.blocking_reason.value, facts.started, by)
+        after_failure = facts.state is State.SKIPPED and id_ in self.failures
+        return MemberPicture(
+            str(id_), facts.state.value, facts.blocking_reason.value, facts.started, by, after_failure=after_failure
+        )
 
 
 def _group(group: EdgeGroup) -> GroupPicture:

@@ -15,3 +15,10 @@ CREATE INDEX execution_held ON ff.execution (namespace, kind, id) WHERE hold_rea
 
 -- The title, details and values that an approver sees, as JSON text. Null without any of them.
 ALTER TABLE ff.waitpoint ADD COLUMN prompt TEXT;
+
+-- True if any member was ever replayed. Then a member may still be skipped because of a failure that was repaired.
+ALTER TABLE ff.flow ADD COLUMN was_replayed BOOLEAN NOT NULL DEFAULT FALSE;
+
+-- True for an on_failure edge that is also satisfied if its upstream was skipped because of a failure. Processes of the
+-- previous release treat it as on_failure.
+ALTER TABLE ff.edge ADD COLUMN or_skip BOOLEAN NOT NULL DEFAULT FALSE;

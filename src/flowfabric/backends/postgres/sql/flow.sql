@@ -73,6 +73,7 @@ passing AS MATERIALIZED (
     WHERE f.ended_at IS NULL
         AND f.ended_badly = 0
         AND f.cancel_policy IS NULL
+        AND NOT f.was_replayed
 ),
 resolved AS (
     UPDATE ff.edge AS d
@@ -154,9 +155,12 @@ FROM (
 
 -- name: end_members
 WITH item AS MATERIALIZED (
-    SELECT i.id, i.state, i.cancelled_by, i.principal, i.reason, i.details
-    FROM unnest(:id::UUID[], :state::TEXT[], :cancelled_by::TEXT[], :principal::TEXT[], :reason::TEXT[], :details::TEXT[])
-        AS i (id, state, cancelled_by, principal, reason, details)
+    SELECT
+        i.id, i.state, i.cancelled_by, i.principal, i.reason, i.details, i.failure_message, i.failure_category
+    FROM unnest(
+        :id::UUID[], :state::TEXT[], :cancelled_by::TEXT[], :principal::TEXT[], :reason::TEXT[], :details::TEXT[],
+        :failure_message::TEXT[], :failure_category::TEXT[]
+    ) AS i (id, state, cancelled_by, principal, reason, details, failure_message, failure_category)
 ),
 ended AS (
     UPDATE ff.execution AS e
@@ -176,6 +180,8 @@ ended AS (
         attempt_timeout_left_us = NULL,
         cancelled_by = item.cancelled_by,
         cancel_reason = CASE WHEN item.state = 'cancelled' THEN item.reason END,
+        failure_message = COALESCE(item.failure_message, e.failure_message),
+        failure_category = COALESCE(item.failure_category, e.failure_category),
         former_lease_id = COALESCE(e.lease_id, e.former_lease_id),
         former_epoch = CASE WHEN e.lease_id IS NULL THEN e.former_epoch ELSE e.epoch END,
         former_worker = COALESCE(e.lease_worker, e.former_worker),
@@ -237,13 +243,14 @@ WHERE d.upstream_id = item.upstream_id
     AND d.seq = item.seq
 
 -- name: add_edges
-INSERT INTO ff.edge (upstream_id, downstream_id, seq, flow_id, kind, input, state, resolved_at)
+INSERT INTO ff.edge (upstream_id, downstream_id, seq, flow_id, kind, input, state, resolved_at, or_skip)
 SELECT
-    item.upstream_id, item.downstream_id, item.seq, item.flow_id, item.kind, item.input, item.state, item.resolved_at
+    item.upstream_id, item.downstream_id, item.seq, item.flow_id, item.kind, item.input, item.state, item.resolved_at,
+    item.or_skip
 FROM unnest(
     :upstream_id::UUID[], :downstream_id::UUID[], :seq::INTEGER[], :flow_id::UUID[], :kind::TEXT[], :input::TEXT[],
-    :state::TEXT[], :resolved_at::TIMESTAMPTZ[]
-) AS item (upstream_id, downstream_id, seq, flow_id, kind, input, state, resolved_at)
+    :state::TEXT[], :resolved_at::TIMESTAMPTZ[], :or_skip::BOOLEAN[]
+) AS item (upstream_id, downstream_id, seq, flow_id, kind, input, state, resolved_at, or_skip)
 
 -- name: put_groups
 INSERT INTO ff.edge_group AS g (
@@ -282,6 +289,7 @@ SET
     cancel_principal = item.cancel_principal,
     cancelled_at = item.cancelled_at,
     sweep_at = item.sweep_at,
+    was_replayed = item.was_replayed,
     purge_at = CASE WHEN item.finished IS NOT NULL THEN GREATEST(
         (SELECT MAX(e.purge_at) FROM ff.execution AS e WHERE e.flow_id = item.id),
         (SELECT e.purge_at FROM ff.execution AS e WHERE e.id = item.id),
@@ -291,10 +299,10 @@ FROM unnest(
     :id::UUID[], :sealed::BOOLEAN[], :revision::BIGINT[], :open_members::INTEGER[], :ended_badly::INTEGER[],
     :changed_at::TIMESTAMPTZ[], :ended_at::TIMESTAMPTZ[], :finished::TEXT[], :cancel_policy::TEXT[],
     :cancel_reason::TEXT[], :cancel_source::TEXT[], :cancel_principal::TEXT[], :cancelled_at::TIMESTAMPTZ[],
-    :sweep_at::TIMESTAMPTZ[]
+    :sweep_at::TIMESTAMPTZ[], :was_replayed::BOOLEAN[]
 ) AS item (
     id, sealed, revision, open_members, ended_badly, changed_at, ended_at, finished, cancel_policy, cancel_reason,
-    cancel_source, cancel_principal, cancelled_at, sweep_at
+    cancel_source, cancel_principal, cancelled_at, sweep_at, was_replayed
 )
 WHERE f.id = item.id
 

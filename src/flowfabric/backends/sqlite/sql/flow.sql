@@ -29,7 +29,7 @@ FROM item
 CROSS JOIN ff.execution AS e ON e.id = item.id
 
 -- fragment: ended_items
-WITH item (id, state, cancelled_by, principal, reason, details, now) AS (
+WITH item (id, state, cancelled_by, principal, reason, details, failure_message, failure_category, now) AS (
     VALUES :items
 )
 
@@ -52,6 +52,8 @@ SET
     attempt_timeout_left_us = NULL,
     cancelled_by = item.cancelled_by,
     cancel_reason = CASE WHEN item.state = 'cancelled' THEN item.reason END,
+    failure_message = COALESCE(item.failure_message, e.failure_message),
+    failure_category = COALESCE(item.failure_category, e.failure_category),
     former_lease_id = COALESCE(e.lease_id, e.former_lease_id),
     former_epoch = CASE WHEN e.lease_id IS NULL THEN e.former_epoch ELSE e.epoch END,
     former_worker = COALESCE(e.lease_worker, e.former_worker),
@@ -113,12 +115,13 @@ WHERE d.upstream_id = item.upstream_id
     AND d.seq = item.seq
 
 -- name: add_edges
-WITH item (upstream_id, downstream_id, seq, flow_id, kind, input, state, resolved_at) AS (
+WITH item (upstream_id, downstream_id, seq, flow_id, kind, input, state, resolved_at, or_skip) AS (
     VALUES :items
 )
-INSERT INTO ff.edge (upstream_id, downstream_id, seq, flow_id, kind, input, state, resolved_at)
+INSERT INTO ff.edge (upstream_id, downstream_id, seq, flow_id, kind, input, state, resolved_at, or_skip)
 SELECT
-    item.upstream_id, item.downstream_id, item.seq, item.flow_id, item.kind, item.input, item.state, item.resolved_at
+    item.upstream_id, item.downstream_id, item.seq, item.flow_id, item.kind, item.input, item.state, item.resolved_at,
+    item.or_skip
 FROM item
 WHERE item.upstream_id IS NOT NULL
 
@@ -148,7 +151,7 @@ SET
 -- name: put_flows
 WITH item (
     id, sealed, revision, open_members, ended_badly, changed_at, ended_at, finished, cancel_policy, cancel_reason,
-    cancel_source, cancel_principal, cancelled_at, sweep_at
+    cancel_source, cancel_principal, cancelled_at, sweep_at, was_replayed
 ) AS (
     VALUES :items
 )
@@ -167,6 +170,7 @@ SET
     cancel_principal = item.cancel_principal,
     cancelled_at = item.cancelled_at,
     sweep_at = item.sweep_at,
+    was_replayed = item.was_replayed,
     purge_at = CASE WHEN item.finished IS NOT NULL THEN MAX(
         COALESCE((SELECT MAX(e.purge_at) FROM ff.execution AS e WHERE e.flow_id = item.id), item.ended_at),
         COALESCE((SELECT e.purge_at FROM ff.execution AS e WHERE e.id = item.id), item.ended_at)
