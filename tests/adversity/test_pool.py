@@ -82,6 +82,23 @@ async def test_connection_handed_to_a_cancelled_waiter_goes_to_the_next_one(open
     await pool.close(1)
 
 
+async def test_connection_that_is_open_when_its_caller_is_cancelled_is_closed(opened: Opened) -> None:
+    connections = list[Any]()
+
+    async def open_and_cancel() -> Any:
+        connections.append(await opened())
+        asyncio.get_running_loop().call_soon(caller.cancel)
+        return connections[0]
+
+    pool = Pool(open_and_cancel, 1)
+    caller = asyncio.create_task(pool.take(5))
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await asyncio.sleep(0)
+    assert connections[0].is_closed()
+    await pool.close(1)
+
+
 async def test_lost_connection_is_replaced(pool: Pool) -> None:
     async with pool.acquire(timeout=5) as connection:
         connection.terminate()

@@ -35,6 +35,16 @@ PLANTED_IN_PROCESSES = (
         Edit("backends/sqlite/writer.py", "self._loop is not None and self._loop.is_closed()", "False"),
     ),
     PlantedFault(
+        "store of a cancelled connect stays open",
+        f"{LOOPS}::test_connect_that_is_cancelled_leaves_no_thread_and_no_open_file[sqlite]",
+        Edit("backends/sqlite/store.py", "        opening.add_done_callback(_close_unused)\n", ""),
+    ),
+    PlantedFault(
+        "connection for a cancelled caller stays open",
+        "../adversity/test_pool.py::test_connection_that_is_open_when_its_caller_is_cancelled_is_closed",
+        Edit("backends/postgres/pool.py", "            opening.add_done_callback(_terminate_unused)\n", ""),
+    ),
+    PlantedFault(
         "renewal thread outlives its event loop",
         f"{CLOSED}[postgres]",
         Edit("worker/background.py", "while not self._owner.is_closed() and not", "while not"),

@@ -227,8 +227,7 @@ class Pool:
         self._is_empty.clear()
         try:
             self._check_usable()
-            # The connection must not keep the context of the caller in memory either.
-            connection = await self._loop.create_task(self._open_connection(), context=Context())
+            connection = await self._open_in_task()
             self._connections.add(connection)
         except BaseException as error:
             self._opening -= 1
@@ -243,6 +242,16 @@ class Pool:
             self.give_back(connection, is_clean=True)
             self._check_usable()
         return connection
+
+    async def _open_in_task(self) -> Connection:
+        """Open a connection in a separate task, so that it does not keep the context of the caller in memory."""
+        opening = self._loop.create_task(self._open_connection(), context=Context())
+        try:
+            return await opening
+        except asyncio.CancelledError:
+            # The caller may be cancelled when the connection is open already.
+            opening.add_done_callback(_terminate_unused)
+            raise
 
     def _hand_over(self, connection: Connection | None) -> None:
         """Give a connection to the first waiter, or keep it as idle. None stands for the right to open a connection."""
@@ -313,6 +322,11 @@ class Pool:
             raise PoolClosed("the pool is closed")
         if asyncio.get_running_loop() is not self._loop:
             raise OtherEventLoop("the pool belongs to another event loop")
+
+
+def _terminate_unused(opening: asyncio.Task[Connection]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().terminate()
 
 
 class EngineConnection(WatchedConnection):

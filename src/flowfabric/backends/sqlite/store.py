@@ -83,9 +83,15 @@ async def open_sqlite(
 ) -> SqliteStore:
     """Open a store in the file at `path`. Create or migrate the store if necessary."""
     # Opening may wait for other processes and must not block the event loop.
-    store = await asyncio.to_thread(
-        _open, path, StoreClock(clock), durable, statement_timeout_s, may_migrate, transaction_limit_s
-    )
+    opening: Future[SqliteStore] = Future()
+    opening.set_running_or_notify_cancel()  # A caller that is cancelled does not stop the thread.
+    arguments = (path, StoreClock(clock), durable, statement_timeout_s, may_migrate, transaction_limit_s)
+    threading.Thread(target=_open_for, args=(opening, *arguments), name="flowfabric-sqlite-open", daemon=True).start()
+    try:
+        store = await asyncio.wrap_future(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unused)
+        raise
     store.serve(asyncio.get_running_loop())
     return store
 
@@ -188,14 +194,18 @@ class SqliteStore:
     async def close(self, timeout_s: float | None = None) -> None:
         if self._closed or self._forks != Forks.number:
             return
+        waiting = asyncio.wrap_future(self.start_close())
+        await asyncio.wait([waiting], timeout=timeout_s)
+        if waiting.done():
+            waiting.result()
+
+    def start_close(self) -> Future[None]:
+        """Start to close the store in another thread."""
         self._closed = True
         # Another process may have locked the file, and a daemon thread does not keep this process from ending.
         closed: Future[None] = Future()
         threading.Thread(target=self._close, args=(closed,), name="flowfabric-sqlite-close", daemon=True).start()
-        waiting = asyncio.wrap_future(closed)
-        await asyncio.wait([waiting], timeout=timeout_s)
-        if waiting.done():
-            waiting.result()
+        return closed
 
     def leave_to_parent(self) -> None:
         """Do nothing. The threads do not exist in the child, and it must not close the connections."""
@@ -275,6 +285,19 @@ class SqliteStore:
 
 # The writers by process id, file and durability. A forked process must not use those of its parent.
 _peers: dict[tuple[object, ...], list[Writer]] = {}
+
+
+def _open_for(opening: Future[SqliteStore], *arguments: Any) -> None:
+    try:
+        opening.set_result(_open(*arguments))
+    except BaseException as error:
+        opening.set_exception(error)
+
+
+def _close_unused(opening: Future[SqliteStore]) -> None:
+    """Close a store whose caller was cancelled while it was opened."""
+    if opening.exception() is None:
+        opening.result().start_close()
 
 
 def _open(
