@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowfabric.core import fast_dataclass
@@ -13,6 +14,7 @@ from flowfabric.core.executions.requests import Step
 from flowfabric.core.flows.graph import ChildSubmission
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.runtime.journal import Record
+from flowfabric.values import failures
 from flowfabric.values.errors import Unwind
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from flowfabric.runtime.run import TaskRun
 
 T = TypeVar("T")
+_MAX_MESSAGE_CHARACTERS = 1_000
 _LOST_CODES = frozenset(
     {"lease_expired", "lease_revoked", "stale_lease", "execution_not_active", "execution_not_found"}
 )
@@ -57,12 +60,12 @@ class RecordWriter:
         self._unwritten[record.path] = encoded
         return encoded
 
-    def report(self, record: Record, retry: StepRetry) -> None:
+    def report(self, record: Record) -> None:
         """Start to store the record of a step that will be tried again, with an event for people.
 
         The wait for the next try may be long, and its commit would be the first to store the record.
         """
-        self.enqueue(record, retry)
+        self.enqueue(record, _retry_of(record))
         self._start_flush().add_done_callback(_retrieve_error)
 
     def discard(self, record: Record) -> None:
@@ -227,6 +230,20 @@ class RecordWriter:
             for encoded in records:
                 run.hooks.record_stored(run, encoded.record)
         return outcome
+
+
+def _retry_of(record: Record) -> StepRetry:
+    """Return the retry that the record of a step with a failed try describes."""
+    facts = record.facts
+    info = failures.from_json(facts["error"])
+    return StepRetry(
+        step=record.path,
+        tries=facts["tries"],
+        max_tries=facts["retries"] + 1,
+        at=datetime.fromisoformat(facts["due"]),
+        message=f"{info.type}: {info.message}"[:_MAX_MESSAGE_CHARACTERS],
+        category=info.category,
+    )
 
 
 def _retrieve_error(flush: asyncio.Future[Any]) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -121,7 +120,6 @@ class TaskRun:
         self.continuation: bytes | None = None
         self.cancel_due_at = lease.cancel_due_at
         self.seed = lease.generation
-        self._zero_s: float | None = None
         self.dropped: asyncio.Future[None] | None = None
         self.progress: ProgressReports | None = None
         self.background_tasks: set[asyncio.Task[None]] = set()
@@ -296,15 +294,6 @@ class TaskRun:
     def now(self) -> datetime:
         """Return approximately the store's time, never earlier than the start of the lease."""
         return max(self.engine.now(), self.lease.acquired_at)
-
-    def to_epoch_ms(self, monotonic_s: float) -> int:
-        """Convert a time of this process's monotonic clock to the store's time, in milliseconds since 1970.
-
-        The store's clock is read only once per run, because reading it takes longer than the rest of a step's record.
-        """
-        if self._zero_s is None:
-            self._zero_s = self.now().timestamp() - time.monotonic()
-        return round(1000 * (self._zero_s + monotonic_s))
 
 
 async def _declare_signals(run: TaskRun) -> None:

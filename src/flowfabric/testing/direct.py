@@ -13,7 +13,6 @@ from uuid import uuid4
 from flowfabric.app.app import App
 from flowfabric.app.client_thread import run_on_client_thread, running_loop
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.core.executions.attempts import StepRetry
 from flowfabric.core.executions.outcomes import Lease
 from flowfabric.core.executions.records import Fence, WorkerId
 from flowfabric.core.flows.graph import ChildSubmission
@@ -113,7 +112,7 @@ class _DirectRecordWriter(RecordWriter):
     async def write(self, record: Record) -> None:
         self.enqueue(record)
 
-    def report(self, record: Record, retry: StepRetry) -> None:
+    def report(self, record: Record) -> None:
         self.enqueue(record)
 
     async def commit_with(self, operation: Any, *, keeps_lease: bool = False) -> Any:

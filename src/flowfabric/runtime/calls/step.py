@@ -20,7 +20,6 @@ from typing import Any, Concatenate, Literal, TypeVar, overload
 
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.core.executions.attempts import StepRetry
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.policy import Backoff, backoff_delay
 from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, StepContext, require_branch
@@ -256,7 +255,7 @@ class StepCall(DurableCall[Any]):
     def start_try(self) -> None:
         """Note when a try begins."""
         self.started_s = time.monotonic()
-        self.ran = (self.run.to_epoch_ms(self.started_s), 0)
+        self.ran = (self.run.calls.to_epoch_ms(self.started_s), 0)
 
     def end_try(self) -> None:
         """Note how long the try took."""
@@ -407,15 +406,7 @@ class StepCall(DurableCall[Any]):
         record = self.call_id.record(
             StepStatus.OPEN, ran=self.ran, due=due.isoformat(), retries=self.plan.retries, **self.failed
         )
-        retry = StepRetry(
-            step=self.path,
-            tries=tries,
-            max_tries=self.plan.retries + 1,
-            at=due,
-            message=f"{info.type}: {info.message}"[:1000],
-            category=info.category or info.type,
-        )
-        self.run.record_writer.report(record, retry)
+        self.run.record_writer.report(record)
         return due.isoformat()
 
     async def _record_failure(
