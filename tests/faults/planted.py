@@ -249,7 +249,7 @@ PLANTED = (
     PlantedFault(
         "checkpoint does not lock its execution",
         f"{IN_FLIGHT}[postgres]",
-        Edit(POSTGRES_SQL, "    FOR NO KEY UPDATE OF e SKIP LOCKED\n", "", after="-- name: record_steps_if_owned"),
+        Edit(POSTGRES_SQL, "    FOR SHARE OF e SKIP LOCKED\n", "", after="-- name: record_steps_if_owned"),
     ),
     PlantedFault(
         "claim does not lock rows",

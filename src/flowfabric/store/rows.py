@@ -190,7 +190,7 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
 _SAVED_UNCHANGED = (
     "priority", "state", "blocking_reason", "attempt_state", "ownership", "epoch", "generation",
     "changed_at", "started_at", "ended_at", "ready_at", "deadline_at", "attempt_timeout_at", "purge_at",
-    "attempt_index", "attempt_origin", "attempt_started_at", "retry_count", "reclaim_count", "replay_count", "step_seq",
+    "attempt_index", "attempt_origin", "attempt_started_at", "retry_count", "reclaim_count", "replay_count",
     "progress_percent", "progress_message", "failure_message", "failure_category", "cancelled_by", "cancel_reason",
     "hold_reason", "signal_seq", "suspension_count", "has_children", "payload", "encoding",
 )  # fmt: skip

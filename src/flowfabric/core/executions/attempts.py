@@ -262,7 +262,6 @@ def decide_continue(
         generation=execution.generation + 1,
         payload=request.payload,
         encoding=request.encoding,
-        step_seq=len(request.steps),
         retry_count=0,
         reclaim_count=0,
         attempt_timeout_left=None,

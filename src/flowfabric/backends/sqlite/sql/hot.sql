@@ -349,34 +349,35 @@ WITH item (execution_id, namespace, epoch, lease_id, place, name, status, payloa
 
 -- name: record_steps_if_owned
 {step_items}
-UPDATE ff.execution AS e
-SET step_seq = e.step_seq + fence.steps
+SELECT e.id
 FROM (
     SELECT item.execution_id, item.namespace, item.epoch, item.lease_id, item.most, item.now, COUNT(*) AS steps
     FROM item
+    WHERE item.execution_id IS NOT NULL
     GROUP BY item.execution_id, item.epoch, item.lease_id
 ) AS fence
-WHERE e.id = fence.execution_id
-    AND +e.namespace = fence.namespace
+CROSS JOIN ff.execution AS e ON e.id = fence.execution_id
+WHERE +e.namespace = fence.namespace
     AND e.epoch = fence.epoch
     AND e.lease_id = fence.lease_id
     AND +e.state = 'active'
     AND e.lease_expires_at > fence.now
-    AND e.step_seq + fence.steps <= fence.most
-RETURNING id;
+    AND fence.steps + COALESCE((SELECT MAX(s.seq) FROM ff.step AS s WHERE s.execution_id = e.id), 0) <= fence.most;
 {step_items}
 INSERT INTO ff.step AS step (
     execution_id, seq, name, status, payload, encoding, digest, attempt_index, generation, recorded_at
 )
 SELECT
-    e.id, e.step_seq + item.place - counted.last, item.name, item.status, item.payload, item.encoding, item.digest,
-    e.attempt_index, e.generation, item.now
+    e.id, numbered.next_seq + item.place - numbered.first, item.name, item.status, item.payload, item.encoding,
+    item.digest, e.attempt_index, e.generation, item.now
 FROM item
 CROSS JOIN (
-    SELECT execution_id, MAX(place) AS last
-    FROM item
-    GROUP BY execution_id
-) AS counted ON counted.execution_id = item.execution_id
+    SELECT
+        i.execution_id, MIN(i.place) AS first,
+        1 + COALESCE((SELECT MAX(s.seq) FROM ff.step AS s WHERE s.execution_id = i.execution_id), 0) AS next_seq
+    FROM item AS i
+    GROUP BY i.execution_id
+) AS numbered ON numbered.execution_id = item.execution_id
 CROSS JOIN ff.execution AS e ON e.id = item.execution_id
 WHERE TRUE
 ON CONFLICT (execution_id, name) WHERE struck_by IS NULL

@@ -1,0 +1,62 @@
+"""The duty that lets the store remove dead rows after about 20,000 claims of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from flowfabric.core.errors import FlowFabricError
+from flowfabric.store.ports import Store
+
+VACUUM_CLAIMS = 20_000
+_log = logging.getLogger("flowfabric.reconcilers")
+
+
+def draw_claims() -> int:
+    """Return a number of claims around 20,000, so that processes with equal load take turns."""
+    return random.randint(VACUUM_CLAIMS // 2, VACUUM_CLAIMS * 3 // 2)
+
+
+class Vacuum:
+    """Counts claims and vacuums the store when there were enough.
+
+    Only claims start a vacuum, so a worker that drains starts none. It runs beside the other duties, which must not
+    wait for it.
+    """
+
+    def __init__(self, store: Store, *, enabled: bool, draw: Callable[[], int] = draw_claims) -> None:
+        self._store = store
+        self._enabled = enabled
+        self._draw = draw
+        self._left = draw()
+        self._is_due = asyncio.Event()
+        self._has_warned = False
+
+    def note_claims(self, number: int) -> None:
+        """Count new leases."""
+        self._left -= number
+        if self._left <= 0 and self._enabled:
+            self._left = self._draw()
+            self._is_due.set()
+
+    async def run(self) -> None:
+        """Vacuum whenever enough leases were counted, until this task is cancelled."""
+        while True:
+            await self._is_due.wait()
+            self._is_due.clear()
+            try:
+                await self._vacuum()
+            except FlowFabricError as error:
+                _log.warning("Vacuum failed, retrying after more claims: %s", error)
+            except Exception:
+                _log.exception("Vacuum failed unexpectedly, retrying after more claims")
+
+    async def _vacuum(self) -> None:
+        if not await self._store.vacuum() and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "This role may not vacuum the tables of the store, so claims slow down between the visits of "
+                "autovacuum; let the owner of the tables run the workers, grant MAINTAIN, or set vacuum=False"
+            )
