@@ -21,11 +21,9 @@ async def retry_steps(tx: Transaction, namespace: str, request: StepRetries) -> 
         for retry in request.retries
         if (step := stored[retry.step]) is None or step.payload != payloads[retry.step]
     ]
-    moved = await record_steps(tx, execution, request.steps, now)
-    if not new:
-        await tx.executions.save([(execution, moved)])
+    await record_steps(tx, execution, request.steps, now)
     for retry in new:
-        decision = decide_step_retry(moved, retry, now)
+        decision = decide_step_retry(execution, retry, now)
         await write_one(tx, decision)
-        moved = decision.after or moved
+        execution = decision.after or execution
     return len(new)

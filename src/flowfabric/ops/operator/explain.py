@@ -48,7 +48,7 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
 
 async def _read_retrying(tx: Transaction, execution: Execution) -> tuple[StepView, ...]:
     """Return the steps of the execution that wait for their next try."""
-    if execution.step_seq == 0 or execution.state.is_terminal:
+    if execution.started_at is None or execution.state.is_terminal:
         return ()
     steps = [view_step(step) for step in await tx.steps.list_open(execution.id, _MAX_OPEN_STEPS)]
     return tuple(step for step in steps if step.next_try_at is not None)
