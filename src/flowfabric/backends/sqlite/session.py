@@ -54,6 +54,11 @@ class SqliteSession:
             rows += self._run_batch_script(script, [common | _bind(item) for item in chunk])
         return rows
 
+    async def fetch_rows(
+        self, statement: str, names: Sequence[str], rows: Sequence[Sequence[object]], /, **shared: object
+    ) -> Sequence[Row]:
+        return await self.fetch_batch(statement, [dict(zip(names, row, strict=True)) for row in rows], **shared)
+
     async def run_batches(
         self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
     ) -> None:
