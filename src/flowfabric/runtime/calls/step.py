@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import logging
 import random
+import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -193,7 +194,7 @@ class StepCall(DurableCall[Any]):
     """
 
     kind = "step"
-    started_ms = 0
+    started_s = 0.0
     ran: tuple[int, int] | None = None
     failed: Mapping[str, Any] = {}
 
@@ -236,7 +237,7 @@ class StepCall(DurableCall[Any]):
                 begun = {"tries": tries, **self.failed, "begun": True}
                 await self.run.record_writer.write(self.call_id.record(StepStatus.OPEN, **begun))
                 self.run.calls.check_cancel(self)
-            self.started_ms = self.run.engine.now_ms()
+            self.start_try()
             try:
                 return await self._succeed()
             except Exception as error:
@@ -253,10 +254,15 @@ class StepCall(DurableCall[Any]):
         await self.run.record_writer.write(self.record_result(stored.data))
         return stored.value
 
+    def start_try(self) -> None:
+        """Note when a try begins."""
+        self.started_s = time.monotonic()
+        self.ran = (self.run.calls.to_epoch_ms(self.started_s), 0)
+
     def end_try(self) -> None:
-        """Note how long the present try took."""
-        started_ms = self.started_ms
-        self.ran = (started_ms, max(0, self.run.engine.now_ms() - started_ms))
+        """Note how long the try took."""
+        if self.ran is not None:
+            self.ran = (self.ran[0], int(1000 * (time.monotonic() - self.started_s)))
 
     def record_result(self, value: bytes, **facts: Any) -> Record:
         """Return the record of the result, with the last failure if an earlier try failed."""
@@ -391,22 +397,16 @@ class StepCall(DurableCall[Any]):
         encode_declared = failures.encode_declared(error, self.plan.raises)
         info = failures.error_info(error)
         is_retried = retry_category(error, info.category, self.plan.retry_on) is not None
-        if is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried:
-            failure = await self._record_failure(info, tries, encode_declared, error)
-            self._log_try(error, info, tries, None)
-            raise failure
-        due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
-        self._log_try(error, info, tries, due)
-        document = failures.to_json(info)
-        self.failed = {"tries": tries, "error": document}
-        record = self.call_id.record(StepStatus.OPEN, ran=self.ran, due=due.isoformat(), **self.failed)
-        self.run.record_writer.enqueue(record)
-        return due.isoformat()
-
-    def _log_try(self, error: Exception, info: ErrorInfo, tries: int, due: datetime | None) -> None:
-        """Warn of a failed try, unless the task declares the class of the error as an expected result."""
-        if due is not None or not failures.is_declared(error, self.plan.raises):
+        is_last = is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried
+        due = None if is_last else self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
+        if not failures.is_declared(error, self.plan.raises):  # Such an error is an expected result.
             log_failed_try(self.run.lease, self.path, (tries, self.plan.retries + 1), error, info, due)
+        if due is None:
+            raise await self._record_failure(info, tries, encode_declared, error)
+        self.failed = {"tries": tries, "error": failures.to_json(info)}
+        facts = {"due": due.isoformat(), "retries": self.plan.retries, **self.failed}
+        self.run.record_writer.report(self.call_id.record(StepStatus.OPEN, ran=self.ran, **facts))
+        return due.isoformat()
 
     async def _record_failure(
         self, info: ErrorInfo, tries: int, declared: Mapping[str, Any] | None = None, cause: Exception | None = None
