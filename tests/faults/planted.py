@@ -217,8 +217,8 @@ PLANTED = (
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",
-        *(Edit(SQLITE_SQL, f"    AND e.lease_id = {source}.lease_id\n", "") for source in ("item", "fence")),
-        *(Edit(SQLITE_SQL, f"    AND e.epoch = {source}.epoch\n", "") for source in ("item", "fence")),
+        Edit(SQLITE_SQL, "    AND e.lease_id = item.lease_id\n", ""),
+        Edit(SQLITE_SQL, "    AND e.epoch = item.epoch\n", ""),
     ),
     PlantedFault(
         "no fence check in one statement",

@@ -46,7 +46,11 @@ CHECKPOINT = RecordCheckpoint()
 
 
 async def record_steps_if_owned(tx: Transaction, namespace: str, checkpoints: Sequence[Checkpoint]) -> dict[UUID, int]:
-    """Record steps by one guarded statement, and return the number of recorded steps per execution."""
+    """Record steps by one guarded statement, and return the number of recorded steps per execution.
+
+    An execution that is missing in the result is not owned, or its row is locked, or all its steps are final with other
+    content.
+    """
     parameters = [
         {
             **fence_parameters(checkpoint.fence),
