@@ -133,7 +133,8 @@ def _raw_cycle(connection: sqlite3.Connection, statements: Mapping[str, Statemen
         "lease_ttl_policy_us": 30_000_000, "attempt_timeout_policy_us": None, "retention_policy_us": 86_400_000_000,
         "state": "waiting", "blocking_reason": "waiting_for_worker", "plain": True,
         "flow_id": None, "member_name": None, "parent_id": None, "creator": None, "ready_at": None,
-        "deadline_at": None, "deadline_us": None, "now": now, "lanes": '["default"]', "capabilities": "[]", "kinds": None, "limit": size,
+        "deadline_at": None, "deadline_us": None, "now": now,
+        "lanes": '["default"]', "capabilities": "[]", "kinds": None, "limit": size,
         "worker": "raw", "instance": "raw", "ttl_us": None, "result": b"1", "digest": "d", "epoch": 1,
     }  # fmt: skip
     connection.execute("BEGIN IMMEDIATE")
