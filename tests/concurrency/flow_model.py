@@ -32,7 +32,8 @@ SIBLING = "flow_sibling"
 class MemberPicture:
     """A member: its state, whether it has ever started, and the source of its cancellation.
 
-    `after_failure` is true if the member was skipped because of a failure.
+    `after_failure` is true if the member was skipped because of a failure, and `given_up` if it was cancelled because
+    the group of a downstream member became impossible.
     """
 
     id: str
@@ -42,6 +43,7 @@ class MemberPicture:
     cancelled_by: str | None
     generation: int = 0
     after_failure: bool = False
+    given_up: bool = False
 
     @property
     def passes_failure_on(self) -> bool:
@@ -153,7 +155,8 @@ def left_behind(flow: FlowPicture) -> set[str]:
     behind = set()
     for (id_, seq), group in flow.groups.items():
         edges = into[id_, seq]
-        can_fire = group_state(group.join, group.k, [edge.state for edge in edges]) != "impossible"
+        states = ["open" if flow.members[edge.upstream].given_up else edge.state for edge in edges]
+        can_fire = group_state(group.join, group.k, states) != "impossible"
         was_replayed = any(flow.members[edge.upstream].replayed for edge in edges)
         if seq == 0 and group.state == "impossible" and flow.members[id_].state == "skipped":
             behind |= {id_} if can_fire and was_replayed else set()
@@ -183,20 +186,46 @@ class Replays:
 
     def running(self, before: FlowPicture) -> frozenset[str]:
         """Return all members that run again."""
-        running = self.replayed | self.revived
+        running = self.replayed
         into = before.edges_into()
         while self.downstream:
             opened = self.opened_edges(before, running)
-            back = set()
-            for id_ in {edge.downstream for edge in opened} - running:
-                group, edges = before.groups[id_, 0], into[id_, 0]
-                states = ["open" if edge in opened else edge.state for edge in edges]
-                is_possible = group_state(group.join, group.k, states) != "impossible"
-                back |= {id_} if before.members[id_].state == "skipped" and is_possible else set()
+            back: set[str] = set()
+            for id_ in ({edge.downstream for edge in opened} | self.revived) - running:
+                if before.members[id_].state == "skipped":
+                    back |= _brought_back(before, before.groups[id_, 0], into, opened, running)
             if not back:
                 break
             running |= back
         return running
+
+
+def _brought_back(
+    before: FlowPicture,
+    group: GroupPicture,
+    into: Mapping[tuple[str, int], list[EdgePicture]],
+    opened: set[EdgePicture],
+    running: frozenset[str],
+) -> set[str]:
+    """Return a skipped member if its group can fire, or the cancelled members with which it can fire."""
+
+    def can_fire(group: GroupPicture, helpers: set[str]) -> bool:
+        edges = into[group.member, 0]
+        states = ["open" if edge in opened or edge.upstream in helpers else edge.state for edge in edges]
+        return group_state(group.join, group.k, states) != "impossible"
+
+    if can_fire(group, set()):
+        return {group.member}
+    if group.siblings != "cancel_remaining":
+        return set()
+    helpers = {edge.upstream for edge in into[group.member, 0] if edge.state == "impossible"} - running
+    helpers = {id_ for id_ in helpers if before.members[id_].given_up}
+    helpers = {
+        id_
+        for id_ in helpers
+        if before.members[id_].started or (id_, 0) not in before.groups or can_fire(before.groups[id_, 0], set())
+    }
+    return helpers if can_fire(group, helpers) else set()
 
 
 NO_REPLAYS = Replays()

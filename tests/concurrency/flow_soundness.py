@@ -22,7 +22,8 @@ Rows = Callable[[str], Awaitable[list[Row]]]
 
 _FLOWS = "SELECT * FROM ff.flow"
 _MEMBERS = """
-    SELECT id, flow_id, parent_id, state, blocking_reason, started_at, cancelled_by, generation, failure_category
+    SELECT id, flow_id, parent_id, state, blocking_reason, started_at, cancelled_by, generation, failure_category,
+        cancel_reason
     FROM ff.execution
 """
 _EDGES = "SELECT * FROM ff.edge"
@@ -73,6 +74,7 @@ def _member(row: Row) -> MemberPicture:
         started=row["started_at"] is not None,
         cancelled_by=row["cancelled_by"],
         generation=row["generation"],
+        given_up=row["cancelled_by"] == "flow_sibling" and row["cancel_reason"] == "sibling_group_impossible",
         after_failure=row["state"] == "skipped" and row["failure_category"] == "upstream_failed",
     )
 

@@ -16,12 +16,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from flowfabric.core.executions.outcomes import Ended
+from flowfabric.core.executions.outcomes import Ended, Renewed
 from flowfabric.core.executions.states import State
-from flowfabric.engine import Conflict, Created, Engine, Lease, Submission
+from flowfabric.engine import Conflict, Created, Engine, Lease, Step, Submission, Unavailable
 from flowfabric.ops.executions.submit import SUBMIT
 from tests.concurrency.gates import eventually
 from tests.concurrency.soundness import assert_sound
+from tests.expectations import refused
 from tests.scenarios import submitted
 from tests.stores import PostgresTestStore, opened
 
@@ -117,6 +118,34 @@ async def test_minted_id_that_exists_already_is_decided_by_the_careful_path(
     assert (repeated.code, repeated.fields["execution_id"]) == ("idempotency_mismatch", existing)
     assert SUBMIT.paths["locked_single"] == before["locked_single"] + 1
     assert len((await engine.executions.list()).items) == 3
+
+
+async def test_two_processes_that_record_steps_under_one_lease_use_different_numbers(
+    store: PostgresTestStore, engine: Engine
+) -> None:
+    [lease] = await leases_of(engine, 1)
+    async with opened(store) as other:
+        for number in range(20):
+            names = [f"{number} here", f"{number} there"]
+            calls = [
+                each.leases.checkpoint(lease.fence, [Step(name, b"1")])
+                for each, name in zip((engine, other), names, strict=True)
+            ]
+            assert await asyncio.gather(*calls) == [1, 1]
+    steps = await engine.executions.steps(lease.execution_id)
+    assert [step.seq for step in steps] == list(range(1, 41))
+    await assert_sound(store)
+
+
+async def test_renewal_that_meets_a_shared_row_is_refused_as_busy_and_can_be_repeated(
+    store: PostgresTestStore, engine: Engine
+) -> None:
+    [lease] = await leases_of(engine, 1)
+    lock = f'SELECT 1 FROM "{store.schema}".execution WHERE id = $1 FOR SHARE'
+    async with watching(store) as recorder, recorder.transaction():
+        await recorder.execute(lock, lease.execution_id)
+        await refused(engine.leases.renew(lease.fence), "lease_busy", Unavailable)
+    assert isinstance(await engine.leases.renew(lease.fence), Renewed)
 
 
 @asynccontextmanager

@@ -108,10 +108,49 @@ async def test_lost_race_comes_back_with_the_first_replayed_racer(engine: Engine
     await assert_flows_sound(store)
 
 
-async def test_quorum_comes_back_when_enough_votes_are_possible(engine: Engine) -> None:
-    flow = await built(engine, {"a": [], "b": [], "c": [], "law": ["a", "b", "c"]}, joins={"law": quorum(3)})
-    await flow.fail("a")
-    assert await flow.states() == {"a": "failed", "b": "cancelled", "c": "cancelled", "law": "skipped"}
+async def test_quorum_comes_back_with_the_members_that_were_cancelled_because_of_it(
+    engine: Engine, store: TestStore
+) -> None:
+    voters = ["a", "b", "c", "d"]
+    flow = await built(engine, {**{name: [] for name in voters}, "law": voters}, joins={"law": quorum(3)})
+    lease = await flow.claim("c")
+    await flow.fail("a", "b")
+    assert await flow.states() == {
+        "a": "failed",
+        "b": "failed",
+        "c": "cancelled",
+        "d": "cancelled",
+        "law": "skipped",
+    }
+    assert (await engine.operator.replay(flow["a"])).revived == 3
+    assert await flow.states() == {
+        "a": "waiting",
+        "b": "failed",
+        "c": "waiting",
+        "d": "waiting",
+        "law": "blocked",
+    }
+    await refused(engine.leases.complete(lease.fence, b"late"), "execution_not_active")
+    await flow.complete("a", "c", "d", "law")
+    assert await _is_completed(flow)
+    await assert_flows_sound(store)
+
+
+async def test_quorum_left_behind_with_its_cancelled_members_fails_the_flow(engine: Engine, store: TestStore) -> None:
+    voters = ["a", "b", "c", "d"]
+    flow = await built(engine, {**{name: [] for name in voters}, "law": voters}, joins={"law": quorum(3)})
+    await flow.fail("a", "b")
+    for name in ("a", "b"):
+        await engine.operator.replay(flow[name], downstream=False)
+        await flow.complete(name)
+    assert await flow.state() == "failed"
+    outcome = await engine.flows.replay(flow.id, failed=True)
+    assert (outcome.replayed, outcome.revived) == (0, 3)
+    await flow.complete("c")
+    assert await flow.member("d") == "cancelled"
+    await flow.complete("law")
+    assert await _is_completed(flow)
+    await assert_flows_sound(store)
 
 
 async def test_waiting_member_downstream_of_a_revived_one_waits_again(engine: Engine) -> None:

@@ -217,8 +217,8 @@ PLANTED = (
     PlantedFault(
         "no fence check",
         f"{ZOMBIES}[sqlite]",
-        *(Edit(SQLITE_SQL, f"    AND e.lease_id = {source}.lease_id\n", "") for source in ("item", "fence")),
-        *(Edit(SQLITE_SQL, f"    AND e.epoch = {source}.epoch\n", "") for source in ("item", "fence")),
+        Edit(SQLITE_SQL, "    AND e.lease_id = item.lease_id\n", ""),
+        Edit(SQLITE_SQL, "    AND e.epoch = item.epoch\n", ""),
     ),
     PlantedFault(
         "no fence check in one statement",
@@ -249,7 +249,7 @@ PLANTED = (
     PlantedFault(
         "checkpoint does not lock its execution",
         f"{IN_FLIGHT}[postgres]",
-        Edit(POSTGRES_SQL, "    FOR NO KEY UPDATE OF e SKIP LOCKED\n", "", after="-- name: record_steps_if_owned"),
+        Edit(POSTGRES_SQL, "    FOR SHARE OF e SKIP LOCKED\n", "", after="-- name: record_steps_if_owned"),
     ),
     PlantedFault(
         "claim does not lock rows",

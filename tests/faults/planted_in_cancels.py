@@ -46,7 +46,7 @@ PLANTED_IN_CANCELS = (
     PlantedFault(
         "an interrupted step runs again",
         f"{INTERRUPTED}::test_later_run_raises_the_request_again_and_does_not_run_the_interrupted_step[memory]",
-        Edit(STEP, "calls.deliver_cancel(self, StepStatus.ABANDONED)", "calls.deliver_cancel(self, StepStatus.OPEN)"),
+        Edit(STEP, "calls.deliver_cancel(self, StepStatus.ABANDONED, ", "calls.deliver_cancel(self, StepStatus.OPEN, "),
     ),
     PlantedFault(
         "a step that may finish is interrupted",

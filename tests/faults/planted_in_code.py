@@ -34,7 +34,7 @@ PLANTED_IN_CODE = (
     PlantedFault(
         "progress does not end a series of divergences",
         f"{POSTPONED}::test_progress_by_matching_code_begins_a_new_series[sqlite]",
-        Edit(POSTPONE, 'if event.epoch != epoch and details["step_seq"] != step_seq:', "if False:"),
+        Edit(POSTPONE, 'if event.epoch != epoch and details["step_seq"] != progress:', "if False:"),
     ),
     PlantedFault(
         "a hold does not end a series of divergences",

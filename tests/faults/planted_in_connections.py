@@ -8,6 +8,7 @@ REPEATS, BATCHER, POOL = "engine/repeats.py", "engine/batcher.py", "backends/pos
 CALLS, CONNECTIONS = "../conformance/test_repeats.py", "../adversity/test_connections.py"
 UNSAFE = f"{CALLS}::test_call_that_is_not_safe_to_repeat_is_left_to_the_caller"
 USERS = "../end_to_end/client/test_repeats.py"
+VACUUM = "../adversity/test_vacuum.py"
 STORE = "backends/postgres/store.py"
 SERVERS, HOSTS = "../adversity/test_unusable_servers.py", "../adversity/test_vanished_hosts.py"
 TAKEOVER = f"{HOSTS}::test_another_worker_takes_over_from_a_host_that_vanished_inside_a_transaction"
@@ -144,6 +145,30 @@ PLANTED_IN_CONNECTIONS = (
             STORE,
             '        "idle_in_transaction_session_timeout": int(idle_limit_s',
             '        "lock_timeout": int(idle_limit_s',
+        ),
+    ),
+    PlantedFault(
+        "several processes vacuum at the same time",
+        f"{VACUUM}::test_only_one_process_vacuums_at_a_time",
+        Edit("backends/postgres/vacuum.py", "if await connection.fetchval(_LOCK, schema):", "if True:"),
+    ),
+    PlantedFault(
+        "role that may not vacuum is not noticed",
+        f"{VACUUM}::test_role_that_may_not_vacuum_is_reported",
+        Edit("backends/postgres/vacuum.py", "if not await _may_vacuum(connection, schema):", "if False:"),
+    ),
+    PlantedFault(
+        "claims do not count towards a vacuum",
+        f"{VACUUM}::test_claims_start_a_vacuum_in_the_background",
+        Edit("engine/claims.py", "context.vacuum.claims_left -= len(leases)", "pass"),
+    ),
+    PlantedFault(
+        "lock of a vacuum is that of a session which a pooler shares",
+        f"{VACUUM}::test_store_behind_a_pooler_leaves_it_to_autovacuum",
+        Edit(
+            STORE,
+            "(None if self._settings.pooler else self._location.url)\n        return url",
+            "self._location.url\n        return url",
         ),
     ),
     PlantedFault(

@@ -72,7 +72,7 @@ PLANTED_IN_FLOWS = (
     PlantedFault(
         "replay of an upstream does not open its edges",
         f"{REPLAYS}::test_replayed_upstream_blocks_a_member_that_has_not_started[sqlite]",
-        Edit("ops/flows/replay.py", "is not EdgeState.OPEN and not facts[edge.downstream_id].started", "is None"),
+        Edit("core/flows/reopening.py", "if key in self.edges or edge.state is EdgeState.OPEN:", "if True:"),
     ),
     PlantedFault(
         "replay leaves skipped members behind",
@@ -83,6 +83,11 @@ PLANTED_IN_FLOWS = (
         "replay revives members that can never start",
         f"{DOWNSTREAM}::test_member_lost_to_two_failures_comes_back_with_the_second_replay[sqlite]",
         Edit("core/flows/reopening.py", "self._state(id_) is not GroupState.IMPOSSIBLE", "True"),
+    ),
+    PlantedFault(
+        "replay leaves the cancelled members of a quorum behind",
+        f"{DOWNSTREAM}::test_quorum_comes_back_with_the_members_that_were_cancelled_because_of_it[sqlite]",
+        Edit("core/flows/reopening.py", "self._stuck.setdefault(id_, None)", "pass"),
     ),
     PlantedFault(
         "flow that left a member behind is completed",

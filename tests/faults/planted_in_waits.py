@@ -108,7 +108,7 @@ PLANTED_IN_SIGNALS = (
     PlantedFault(
         "replay forgets the schemas of declared signals",
         f"{SCHEMAS}::test_declared_schema_is_kept_by_a_replay_and_ignored_by_a_repeated_submit[sqlite]",
-        Edit("store/waits.py", 'row["key"]: row["payload_schema"]', 'row["key"]: None'),
+        Edit("store/waits.py", '[row["key"]] = row["payload_schema"]', '[row["key"]] = None'),
     ),
     PlantedFault(
         "schema refuses JSON that the type accepts",

@@ -109,6 +109,9 @@ class WatchedStore:
     async def backup(self, file: str) -> None:
         await self._store.backup(file)
 
+    async def vacuum(self) -> bool:
+        return await self._store.vacuum()
+
     async def end_stalled_sessions(self) -> int:
         return await self._store.end_stalled_sessions()
 
@@ -144,7 +147,7 @@ def watched(engine: Engine, flags: mmap.mmap, slot: int) -> Engine:
     context = engine._context
     single = IN_TRANSACTION if hasattr(context.store, "_writer") else IN_STATEMENT
     store = WatchedStore(context.store, flags, slot, single)
-    duties = Reconcilers(store, context.wakeups, context.reconcilers._retention)
+    duties = Reconcilers(store, context.wakeups, context.reconcilers._retention, context.vacuum)
     return Engine(replace(context, store=store, reconcilers=duties, batchers={}))
 
 

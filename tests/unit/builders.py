@@ -64,7 +64,6 @@ def make_new(**changes: Any) -> Execution:
         retry_count=0,
         reclaim_count=0,
         replay_count=0,
-        step_seq=0,
         progress_percent=None,
         progress_message=None,
         failure_message=None,

@@ -129,6 +129,8 @@ _NOT_LIMITS = {
     "core.tokens.token": {"NONCE_BYTES"},
     "core.retention": {"MAX_PURGE_ROWS", "MAX_TRIMMED_EVENTS", "POSTPONE_FOR"},
     "reconcilers.duty": {"BATCH", "REMOVAL_BATCH"},
+    "reconcilers.vacuum": {"VACUUM_CLAIMS"},
+    "backends.postgres.vacuum": {"MAX_VACUUM_S"},
     "runtime.calls.approval": {"MAX_CALLBACK_CODECS"},
     "runtime.durable_call": {"MAX_RECORDS", "MAX_UNWINDS", "WARN_RECORDS"},
     "runtime.journal": {"KEYED"},

@@ -22,10 +22,9 @@ class PurgeBatch:
     rows: int
 
 
-def estimate_purge(execution: Execution) -> PurgeBatch:
+def estimate_purge(execution: Execution, steps: int) -> PurgeBatch:
     """Estimate the rows of an execution with its attempts, steps, signals, suspensions and waitpoints."""
-    ended = 2 + execution.attempt_index
-    rows = ended + execution.step_seq + execution.signal_seq + 2 * execution.suspension_count
+    rows = 2 + execution.attempt_index + steps + execution.signal_seq + 2 * execution.suspension_count
     return PurgeBatch(execution.id, execution.purge_at, rows)
 
 

@@ -30,6 +30,7 @@ from flowfabric.ops.keys import KeySource
 from flowfabric.ops.operation import BatchOperation, Operation, SingleOperation
 from flowfabric.ops.waits.deliver_signal import Delivery
 from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.reconcilers.vacuum import Vacuum
 from flowfabric.store.ports import Store
 
 Request = TypeVar("Request")
@@ -85,6 +86,7 @@ class Context:
     store: Store
     namespace: str
     reconcilers: Reconcilers
+    vacuum: Vacuum
     wakeups: NotifyHub
     keys: KeySource
     waits: WaitOperations

@@ -28,6 +28,7 @@ from flowfabric.ops.leases.renew import make_renew
 from flowfabric.ops.waits.deliver_signal import make_deliver_signal
 from flowfabric.ops.waits.suspend import make_suspend
 from flowfabric.reconcilers.loop import Reconcilers
+from flowfabric.reconcilers.vacuum import Vacuum
 from flowfabric.store.checks import POSTGRES_BACKUPS, backup_unsupported_error
 from flowfabric.store.ports import Store
 
@@ -72,6 +73,7 @@ class EngineSettings:
     notify: bool
     retention: EventRetention
     renewal_events: bool
+    vacuum: bool
     retry_for_s: float
     claim_namespaces: ClaimNamespaces | None
 
@@ -112,11 +114,13 @@ class EngineOpener:
         renew = make_renew(with_events=settings.renewal_events)
         clock = self._clock.now if self._clock else store.local_clock
         wakeups = NotifyHub(store.notifier, enabled=settings.notify, clock=clock)
-        reconcilers = Reconcilers(store, wakeups, settings.retention)
+        vacuum = Vacuum(store, enabled=settings.vacuum)
+        reconcilers = Reconcilers(store, wakeups, settings.retention, vacuum)
         context = Context(
             store,
             settings.namespace,
             reconcilers,
+            vacuum,
             wakeups,
             settings.keys,
             waits,
@@ -144,6 +148,7 @@ class StoreOptions(TypedDict, total=False):
     event_retention: validation.Duration
     subscriber_expiry: validation.Duration
     renewal_events: bool
+    vacuum: bool
     transaction_limit: validation.Duration | None
     claim_namespaces: Sequence[str]
 
@@ -165,33 +170,32 @@ def connect(
     event_retention: validation.Duration = "7d",
     subscriber_expiry: validation.Duration = "7d",
     renewal_events: bool = False,
+    vacuum: bool = True,
     transaction_limit: validation.Duration | None = None,
     claim_namespaces: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> EngineOpener:
     """Connect to the store at `url`: `async with connect("jobs.db") as engine`, or `engine = await connect(…)`.
 
-    `url` is `postgresql://…`, `sqlite:///path`, the path of a file, or `:memory:`. If necessary, `connect` creates the
-    store or migrates it to the present schema, unless `migrate` is False. `durable=False` allows settings under which a
-    power cut may lose acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. If a
-    connection breaks before the reply, the engine repeats the call on a new connection for up to `retry_for`.
-    `key_file` contains the keys that sign tokens, one `kid=SECRET` per line. If `key_file` and the environment
-    variables FLOWFABRIC_KEY_FILE and FLOWFABRIC_KEYS are all missing, the store keeps the keys. `notify=False` turns
-    wake-ups off, so that changes are noticed only by polling. `listen_url` is a direct address of the server; behind a
-    pooler, wake-ups work only with it. Events are kept for `event_retention` after their execution was removed. They
-    are kept longer for a named subscriber that has not read them, but only until it has been silent for
-    `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an event. On SQLite, a `step.tx` blocks
-    all other writes and fails after `transaction_limit`, by default a third of its lease. With `claim_namespaces`,
-    claims cover these namespaces, and calls with a fence act in that of the lease. `clock` is for tests.
+    `url` is `postgresql://…`, `sqlite:///path`, the path of a file, or `:memory:`. If necessary, the store is created
+    or migrated, unless `migrate` is False. `durable=False` allows settings under which a power cut may lose
+    acknowledged work. `pooler=True` is for PostgreSQL behind a pooler in transaction mode. If a connection breaks
+    before the reply, the engine repeats the call on a new connection for up to `retry_for`. `key_file` contains the
+    keys that sign tokens, one `kid=SECRET` per line. If `key_file` and the environment variables FLOWFABRIC_KEY_FILE
+    and FLOWFABRIC_KEYS are all missing, the store keeps the keys. `notify=False` turns wake-ups off, so changes are
+    noticed only by polling. Behind a pooler, wake-ups need `listen_url`, a direct address of the server. Events are
+    kept for `event_retention` after their execution was removed, and longer for a named subscriber that has not read
+    them, until it has been silent for `subscriber_expiry`. With `renewal_events`, each renewal of a lease appends an
+    event. On PostgreSQL, workers vacuum the executions after about 20,000 claims, unless `vacuum=False`. On SQLite, a
+    `step.tx` blocks all other writes and fails after `transaction_limit`, by default a third of its lease. With
+    `claim_namespaces`, claims cover these namespaces, and calls with a fence act in that of the lease.
     """
-    _check_clock(clock)
-    _check_switches(durable=durable, migrate=migrate, pooler=pooler, notify=notify, renewal_events=renewal_events)
     retry_for_s = validation.duration(retry_for, "retry_for", maximum=MAX_RETRY_FOR).total_seconds()
     settings = BackendSettings(
         schema=_check_schema(schema),
-        durable=durable,
-        migrate=migrate,
-        pooler=pooler,
+        durable=validation.boolean(durable, "durable"),
+        migrate=validation.boolean(migrate, "migrate"),
+        pooler=validation.boolean(pooler, "pooler"),
         pool_size=validation.integer(pool_size, "pool_size", 1, MAX_POOL_SIZE),
         statement_timeout_s=_statement_timeout_s(statement_timeout),
         retry_for_s=retry_for_s,
@@ -201,13 +205,14 @@ def connect(
     engine_settings = EngineSettings(
         namespace=validation.name(namespace, "namespace"),
         keys=key_source(key_file),
-        notify=notify,
+        notify=validation.boolean(notify, "notify"),
         retention=_event_retention(event_retention, subscriber_expiry),
-        renewal_events=renewal_events,
+        renewal_events=validation.boolean(renewal_events, "renewal_events"),
+        vacuum=validation.boolean(vacuum, "vacuum"),
         retry_for_s=retry_for_s,
         claim_namespaces=None if claim_namespaces == () else ClaimNamespaces(claim_namespaces),
     )
-    return EngineOpener(_absolute(url), settings, engine_settings, clock)
+    return EngineOpener(_absolute(url), settings, engine_settings, _check_clock(clock))
 
 
 def _absolute(url: object) -> str:
@@ -234,20 +239,16 @@ def _working_directory() -> str:
         return ""
 
 
-def _check_switches(**switches: object) -> None:
-    for name, value in switches.items():
-        validation.boolean(value, name)
-
-
-def _check_clock(clock: object) -> None:
+def _check_clock(clock: Clock | None) -> Clock | None:
     if clock is None:
-        return
+        return None
     now = getattr(clock, "now", None)
     if not callable(now):
         raise InvalidRequest(
             "invalid_type", f"clock must have a method now(), but {type(clock).__name__} has none", field="clock"
         )
     validation.timestamp(now(), "clock.now()")
+    return clock
 
 
 def _check_listen_url(value: object) -> str:

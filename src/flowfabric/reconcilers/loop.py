@@ -31,6 +31,7 @@ from flowfabric.core.validation import MIN_TIME
 from flowfabric.notify.hub import NotifyHub
 from flowfabric.reconcilers.duties import make_duties, make_lease_terms_duty
 from flowfabric.reconcilers.duty import Tick, Tickable
+from flowfabric.reconcilers.vacuum import Vacuum
 from flowfabric.store.due import DueQuery, DueReport
 from flowfabric.store.ports import Store
 
@@ -46,13 +47,19 @@ class Reconcilers:
     """All background duties of one store, and the loop that runs them."""
 
     def __init__(
-        self, store: Store, notify_hub: NotifyHub, retention: EventRetention, poll_s: float | None = None
+        self,
+        store: Store,
+        notify_hub: NotifyHub,
+        retention: EventRetention,
+        vacuum: Vacuum,
+        poll_s: float | None = None,
     ) -> None:
         self._store = store
         self._notify_hub = notify_hub
         self._retention = retention
         self._poll_s = poll_s
         self._duties = make_duties(retention)
+        self._vacuum = vacuum
         self._wake = asyncio.Event()
         self._lease_terms = make_lease_terms_duty()
         self._must_check_terms = True
@@ -87,7 +94,10 @@ class Reconcilers:
 
         If the store is lost for this process, the duties stop, and `on_store_lost` gets the error.
         """
-        task = asyncio.create_task(self._run(on_store_lost or _log_loss), name="flowfabric-reconcilers")
+        tasks = [
+            asyncio.create_task(self._run(on_store_lost or _log_loss), name="flowfabric-reconcilers"),
+            asyncio.create_task(self._vacuum.run(), name="flowfabric-vacuum"),
+        ]
         self._notify_hub.active_reconcilers += 1
         try:
             # A waiter without topics only starts the listener.
@@ -95,8 +105,9 @@ class Reconcilers:
                 yield
         finally:
             self._notify_hub.active_reconcilers -= 1
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def wake_for(self, due: datetime | None = None) -> None:
         """Wake the loop if it would sleep past the time `due`. None means an unknown time, and always wakes it."""

@@ -69,6 +69,11 @@ class EdgeStore(AggregateStore):
         """Return all edges of a flow that lead to downstream members, in any state."""
         return _to_edge_contexts(await self._session.fetch("all_edges_within", flow_id=flow_id))
 
+    async def given_up_for(self, ids: Sequence[UUID]) -> list[tuple[StoredEdge, MemberFacts]]:
+        """Return the upstream members that were cancelled because the groups of these members became impossible."""
+        rows = await self._session.fetch("given_up_for", ids=list(ids))
+        return [(_to_edge(row), _to_member(row)) for row in rows]
+
     async def out_of(self, ids: Sequence[UUID]) -> list[StoredEdge]:
         """Return all edges from executions."""
         return [_to_edge(row) for row in await self._session.fetch("edges_out_of", ids=list(ids))]

@@ -32,15 +32,16 @@ class AttemptStore(AggregateStore):
 class StepStore(AggregateStore):
     """The journal of steps."""
 
-    async def record(self, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> set[tuple[UUID, str]]:
-        """Record steps of locked executions. Number the steps of each execution from its `step_seq` + 1.
+    async def record(
+        self, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime
+    ) -> dict[tuple[UUID, str], int]:
+        """Record steps of locked executions, and return their numbers by execution id and name.
 
-        Return the execution id and name of each recorded step. A final step with other content is not overwritten.
+        A final step with other content is not overwritten, so it is missing in the result.
         """
         parameters = [
             {
                 "execution_id": execution.id,
-                "seq": seq,
                 "name": step.name,
                 "status": step.status,
                 "payload": step.payload,
@@ -48,20 +49,34 @@ class StepStore(AggregateStore):
             | {"encoding": step.encoding, "digest": step.digest(), "attempt_index": execution.attempt_index}
             | {"generation": execution.generation, "recorded_at": now}
             for execution, steps in entries
-            for seq, step in enumerate(steps, start=execution.step_seq + 1)
+            for step in steps
         ]
         rows = await self._session.fetch_each("record_step", parameters)
-        return {(to_uuid(row["execution_id"]), row["name"]) for row in rows}
+        return {(to_uuid(row["execution_id"]), row["name"]): row["seq"] for row in rows}
 
     async def count(self, execution_id: UUID) -> int:
         """Count the valid steps of an execution."""
         [row] = await self._session.fetch("count_steps", execution_id=execution_id)
         return int(row["count"])
 
+    async def progress(self, execution_id: UUID) -> int:
+        """Return a number that grows whenever a run opens a step or ends one."""
+        [row] = await self._session.fetch("count_steps", execution_id=execution_id)
+        return int(row["count"]) + int(row["ended"])
+
+    async def last_numbers(self, execution_ids: Sequence[UUID]) -> dict[UUID, int]:
+        """Return the number of the last step of each execution, or 0 for an execution without steps."""
+        rows = await self._session.fetch("last_step_numbers", ids=list(execution_ids)) if execution_ids else []
+        return {to_uuid(row["id"]): row["seq"] for row in rows}
+
     async def list_page(self, execution_id: UUID, after: int, limit: int) -> list[RecordedStep]:
         """Return valid steps in the order in which they were recorded."""
         rows = await self._session.fetch("steps_of", execution_id=execution_id, after=after, limit=limit)
         return [to_step(row) for row in rows]
+
+    async def list_open(self, execution_id: UUID, limit: int) -> list[RecordedStep]:
+        """Return valid steps that have not ended, in the order in which they were recorded."""
+        return [to_step(row) for row in await self._session.fetch("open_steps", execution_id=execution_id, limit=limit)]
 
     async def get(self, execution_id: UUID, name: str) -> RecordedStep | None:
         """Return the valid step with this name."""

@@ -24,7 +24,8 @@ JoinedBody = Callable[[JoinedTransaction], Coroutine[Any, Any, Result]]
 class StoreInfo:
     """The database product and version, the schema version, the durability settings and the store's time.
 
-    `lax` names the roles and databases of a PostgreSQL server that turn `synchronous_commit` off.
+    `lax` names the roles and databases of a PostgreSQL server that turn `synchronous_commit` off. `dead_rows` is about
+    how many rows of executions PostgreSQL has still to clean up, and `vacuum_blockers` name what keeps it from that.
     """
 
     backend: str
@@ -33,6 +34,8 @@ class StoreInfo:
     settings: Mapping[str, str]
     now: datetime
     lax: tuple[str, ...] = ()
+    dead_rows: int = 0
+    vacuum_blockers: tuple[str, ...] = ()
 
 
 class Store(Protocol):
@@ -82,6 +85,9 @@ class Store(Protocol):
 
     async def end_stalled_sessions(self) -> int:
         """End the sessions of vanished processes that stopped in the middle of a statement. Return their number."""
+
+    async def vacuum(self) -> bool:
+        """Remove dead rows, unless another process is doing so. Return False if this role may not."""
 
     async def store_info(self) -> StoreInfo:
         """Return the version and the settings of the database."""

@@ -58,7 +58,35 @@ def to_epoch_us(value: datetime) -> int:
 
 def to_uuid(value: Any) -> Any:
     """Return an id column as a UUID. The value may be a UUID or text."""
-    return UUID(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    id_ = _ids.get(value)
+    if id_ is None:
+        _make_room()
+        id_ = _ids[value] = UUID(value)
+    return id_
+
+
+def format_id(id_: UUID) -> str:
+    """Return an id as the text that SQLite stores."""
+    text = _texts.get(id_.int)
+    if text is None:
+        _make_room()
+        text = _texts[id_.int] = str(id_)
+        _ids[text] = id_
+    return text
+
+
+# The ids that were converted last. An id is written and read many times while its execution runs.
+_ids: dict[str, UUID] = {}
+_texts: dict[int, str] = {}
+_MAX_IDS = 8_192
+
+
+def _make_room() -> None:
+    if max(len(_ids), len(_texts)) >= _MAX_IDS:
+        _ids.clear()
+        _texts.clear()
 
 
 def to_bytes(value: Any) -> Any:
@@ -190,7 +218,7 @@ def to_lease(row: Row, namespace: str, worker: WorkerId) -> Lease:
 _SAVED_UNCHANGED = (
     "priority", "state", "blocking_reason", "attempt_state", "ownership", "epoch", "generation",
     "changed_at", "started_at", "ended_at", "ready_at", "deadline_at", "attempt_timeout_at", "purge_at",
-    "attempt_index", "attempt_origin", "attempt_started_at", "retry_count", "reclaim_count", "replay_count", "step_seq",
+    "attempt_index", "attempt_origin", "attempt_started_at", "retry_count", "reclaim_count", "replay_count",
     "progress_percent", "progress_message", "failure_message", "failure_category", "cancelled_by", "cancel_reason",
     "hold_reason", "signal_seq", "suspension_count", "has_children", "payload", "encoding",
 )  # fmt: skip
@@ -258,31 +286,38 @@ def matched_ids(returned: Sequence[Row], ids: Sequence[UUID]) -> set[UUID]:
     return set(ids) if len(returned) == len(ids) else {to_uuid(row["id"]) for row in returned}
 
 
-def insert_parameters(new: NewExecution) -> dict[str, object]:
-    """Return the parameters that insert a submission."""
-    submission, policy = new.submission, new.submission.policy
-    return {
-        "id": new.id,
-        "lane": submission.lane,
-        "kind": submission.kind,
-        "route": route_digest(new.namespace, submission.lane, submission.kind, tuple(submission.requires)),
-        "priority": submission.priority,
-        "payload": submission.payload,
-        "encoding": submission.encoding,
-        "tags": to_json(submission.tags) if submission.tags else "{}",
-        "idempotency_key": submission.key,
-        "plain": not submission.signals and new.flow_id is None,
-        "flow_id": new.flow_id,
-        "member_name": new.member_name,
-        "parent_id": new.parent_id,
-        "creator": submission.creator,
-        "fingerprint": new.fingerprint or submission.fingerprint(new.namespace),
-        "state": new.state,
-        "blocking_reason": new.blocking_reason,
-        "ready_at": new.ready_at,
-        "deadline_at": new.deadline_at or submission.deadline,
-        **_policy_columns(policy),
-    }
+INSERT_COLUMNS = (
+    "id", "lane", "kind", "route", "priority", "payload", "encoding", "tags", "idempotency_key", "plain", "flow_id",
+    "member_name", "parent_id", "creator", "fingerprint", "state", "blocking_reason", "ready_at", "deadline_at",
+    "policy", "lease_ttl_policy_us", "attempt_timeout_policy_us", "retention_policy_us", "deadline_us",
+)  # fmt: skip
+
+
+def insert_values(new: NewExecution) -> tuple[object, ...]:
+    """Return the values of `INSERT_COLUMNS` that insert a submission."""
+    submission = new.submission
+    return (
+        new.id,
+        submission.lane,
+        submission.kind,
+        route_digest(new.namespace, submission.lane, submission.kind, tuple(submission.requires)),
+        submission.priority,
+        submission.payload,
+        submission.encoding,
+        to_json(submission.tags) if submission.tags else "{}",
+        submission.key,
+        not submission.signals and new.flow_id is None,
+        new.flow_id,
+        new.member_name,
+        new.parent_id,
+        submission.creator,
+        new.fingerprint or submission.fingerprint(new.namespace),
+        new.state,
+        new.blocking_reason,
+        new.ready_at,
+        new.deadline_at or submission.deadline,
+        *_policy_values(submission.policy),
+    )
 
 
 def attempt_parameters(attempt: Attempt) -> dict[str, object]:
@@ -303,15 +338,15 @@ _event_columns = parameters_of(Event, without=["worker", "tags", "details", "cur
 
 
 @lru_cache(maxsize=1024)
-def _policy_columns(policy: Policy) -> dict[str, object]:
-    """Return the columns of a policy: its text, and the durations that SQL statements need."""
-    return {
-        "policy": policy.to_text(),
-        "lease_ttl_policy_us": to_microseconds(span(policy.lease_ttl)),
-        "attempt_timeout_policy_us": to_microseconds(optional_span(policy.attempt_timeout)),
-        "retention_policy_us": to_microseconds(span(policy.retention)),
-        "deadline_us": to_microseconds(optional_span(policy.deadline)),
-    }
+def _policy_values(policy: Policy) -> tuple[object, ...]:
+    """Return the values of the columns of a policy: its text, and the durations that SQL statements need."""
+    return (
+        policy.to_text(),
+        to_microseconds(span(policy.lease_ttl)),
+        to_microseconds(optional_span(policy.attempt_timeout)),
+        to_microseconds(span(policy.retention)),
+        to_microseconds(optional_span(policy.deadline)),
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -44,6 +44,11 @@ class Session(Protocol):
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         """Run a hot statement over a batch and return its rows."""
 
+    async def fetch_rows(
+        self, statement: str, names: Sequence[str], rows: Sequence[Sequence[object]], /, **shared: object
+    ) -> Sequence[Row]:
+        """Run a hot statement over a batch of rows with the values of these parameters, and return its rows."""
+
     async def run_batches(
         self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
     ) -> None:

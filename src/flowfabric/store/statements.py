@@ -267,10 +267,11 @@ def _fill_fragments(text: str, fragments: Mapping[str, str]) -> str:
     return text
 
 
-def to_columns(items: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """Return one list of values per parameter. A list of only nulls becomes empty, because `unnest` fills in nulls."""
-    lists = {key: [item[key] for item in items] for key in items[0]}
-    return {
-        key: [] if values[0] is None and all(value is None for value in values) else values
-        for key, values in lists.items()
-    }
+def to_columns(items: Sequence[Mapping[str, object]]) -> dict[str, Sequence[object]]:
+    """Return one column per parameter."""
+    return {key: to_column([item[key] for item in items]) for key in items[0]}
+
+
+def to_column(values: Sequence[object]) -> Sequence[object]:
+    """Return the values of one parameter. A column of only nulls becomes empty, because `unnest` fills in nulls."""
+    return [] if values[0] is None and all(value is None for value in values) else values

@@ -13,6 +13,7 @@ from flowfabric.cli.commands.doctor import (
     DoctorContext,
     check_clock,
     check_connection,
+    check_dead_rows,
     check_durability,
     check_keys,
     check_lanes,
@@ -204,3 +205,14 @@ async def test_key_file_with_a_missing_line_is_reported(
     file.write_text("first=short")
     output = await shell.run("doctor")
     assert output.code == 2 and len(output.error.splitlines()) == 1 and "short" not in output.error
+
+
+def test_many_dead_rows_are_a_warning_that_names_the_transaction() -> None:
+    few, many = (replace(make_store_info(), dead_rows=number) for number in (150_000, 3_000_000))
+    assert [finding.verdict for finding in check_dead_rows(make_context(store_info=few))] == ["ok"]
+    [finding] = check_dead_rows(make_context(store_info=many))
+    assert finding.verdict == "warning" and "3000000 dead rows" in finding.text and "vacuum=False" in finding.advice
+    blocked = replace(many, vacuum_blockers=("the transaction of process 42 (ann, psql, idle in transaction)",))
+    [finding] = check_dead_rows(make_context(store_info=blocked))
+    assert finding.verdict == "warning" and "process 42 (ann" in finding.text and finding.advice
+    assert not list(check_dead_rows(make_context(store_info=make_store_info("sqlite"))))

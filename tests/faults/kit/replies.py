@@ -63,7 +63,7 @@ def losing_engine(engine: Engine, losing: Losing) -> tuple[Engine, LosingStore]:
     """Return an engine on the same store whose calls get lost, and its store. Its duties see the same losses."""
     context = engine._context
     store: Any = LosingStore(context.store, losing)
-    duties = Reconcilers(store, context.wakeups, context.reconcilers._retention)
+    duties = Reconcilers(store, context.wakeups, context.reconcilers._retention, context.vacuum)
     return Engine(replace(context, store=store, reconcilers=duties, batchers={})), store
 
 

@@ -137,7 +137,7 @@ CREATE TABLE ff.execution (
     CONSTRAINT execution_former CHECK (num_nulls(former_lease_id, former_epoch, former_end) % 3 = 0),
     CONSTRAINT execution_counts CHECK (LEAST(epoch, version, step_seq) >= 0)
     -- The leases of a batch share pages and are renewed together. Half-empty pages keep these updates inside the page.
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 
 -- The queue of each route. Within one priority, resumed executions come before new ones.
 CREATE INDEX execution_queue ON ff.execution
@@ -484,7 +484,7 @@ CREATE TABLE ff.subscriber (
 CREATE TABLE ff.purged (
     execution_id UUID NOT NULL PRIMARY KEY,
     trim_at TIMESTAMPTZ NOT NULL
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX purged_trim ON ff.purged (trim_at);
 
 CREATE TABLE ff.worker (

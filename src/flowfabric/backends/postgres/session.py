@@ -16,6 +16,7 @@ from flowfabric.store.statements import (
     combine_batches_if_held,
     combine_reads,
     combine_writes,
+    to_column,
     to_columns,
 )
 
@@ -117,6 +118,13 @@ class PostgresSession:
 
     async def fetch_batch(self, statement: str, items: Sequence[Parameters], /, **shared: object) -> Sequence[Row]:
         return await self.fetch(statement, **to_columns(items), **shared) if items else []
+
+    async def fetch_rows(
+        self, statement: str, names: Sequence[str], rows: Sequence[Sequence[object]], /, **shared: object
+    ) -> Sequence[Row]:
+        # Drivers of callers take only a list for an array.
+        columns = {name: to_column(list(values)) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+        return await self.fetch(statement, **columns, **shared) if rows else []
 
     async def run_batches(
         self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object

@@ -42,6 +42,7 @@ from flowfabric.backends.postgres.user_connections import (
     run_joined,
     translate_joined_errors,
 )
+from flowfabric.backends.postgres.vacuum import read_dead_rows, vacuum
 from flowfabric.core.errors import InvalidRequest, Unavailable
 from flowfabric.store.checks import POSTGRES_BACKUPS, backup_unsupported_error, find_violations
 from flowfabric.store.forks import Forks, check_not_forked
@@ -264,10 +265,18 @@ class PostgresStore:
         async with self._connection() as connection:
             return int(await connection.fetchval(_END_STALLED, limit_s))
 
+    async def vacuum(self) -> bool:
+        self._check_open()
+        # A pooler shares sessions, so the lock of a session needs a direct address. Autovacuum does the work otherwise.
+        url = self._settings.listen_url or (None if self._settings.pooler else self._location.url)
+        return url is None or await vacuum(url, self._settings.schema)
+
     async def store_info(self) -> StoreInfo:
         async with self._connection() as connection:
             now = self._clock() if self._clock else None
-            return await read_store_info(connection, self._dialect, now, pooler=self._settings.pooler)
+            info = await read_store_info(connection, self._dialect, now, pooler=self._settings.pooler)
+            dead_rows, blockers = await read_dead_rows(connection, self._settings.schema)
+            return replace(info, dead_rows=dead_rows, vacuum_blockers=blockers)
 
     async def find_damage(self) -> list[str]:
         return await self.read(lambda tx: find_violations(tx.session))

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
-from flowfabric.store.rows import to_epoch_us
+from flowfabric.store.rows import format_id, to_epoch_us
 from flowfabric.store.session import Batch, Parameters, Row, check_row_count
 from flowfabric.store.statements import Part, Statement
 
@@ -53,6 +53,11 @@ class SqliteSession:
             chunk = items[start : start + _MAX_ROWS]
             rows += self._run_batch_script(script, [common | _bind(item) for item in chunk])
         return rows
+
+    async def fetch_rows(
+        self, statement: str, names: Sequence[str], rows: Sequence[Sequence[object]], /, **shared: object
+    ) -> Sequence[Row]:
+        return await self.fetch_batch(statement, [dict(zip(names, row, strict=True)) for row in rows], **shared)
 
     async def run_batches(
         self, *batches: Batch, beside: Sequence[tuple[str, Parameters]] = (), **shared: object
@@ -116,4 +121,4 @@ def _to_json(values: list[object]) -> str:
 
 
 _PLAIN = frozenset({str, int, bytes, type(None), bool})
-_CONVERTERS: dict[type, Callable[[Any], object]] = {UUID: str, datetime: to_epoch_us, list: _to_json}
+_CONVERTERS: dict[type, Callable[[Any], object]] = {UUID: format_id, datetime: to_epoch_us, list: _to_json}

@@ -172,6 +172,9 @@ class SqliteStore:
     async def end_stalled_sessions(self) -> int:
         return 0  # The system ends the locks of a process with the process.
 
+    async def vacuum(self) -> bool:
+        return True  # SQLite leaves no dead rows.
+
     async def store_info(self) -> StoreInfo:
         self._check_usable()
         if self._path == MEMORY:

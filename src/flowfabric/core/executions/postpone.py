@@ -82,22 +82,27 @@ NO_SETBACKS = Setbacks()
 
 
 def decide_postpone(
-    execution: Execution, request: Postponement, setbacks: Setbacks, others: Collection[str], now: datetime
+    execution: Execution,
+    request: Postponement,
+    setbacks: Setbacks,
+    progress: int,
+    others: Collection[str],
+    now: datetime,
 ) -> Decision[Delayed | Held]:
     """Delay the execution, or hold it with the report. No attempt is used.
 
-    `others` are the code versions of the live workers that could run the execution. Diverged code waits for a worker
-    with another version.
+    `progress` grows whenever a run opens a step or ends one. `others` are the code versions of the live workers that
+    could run the execution. Diverged code waits for a worker with another version.
     """
     if request.reason == DIVERGED:
-        return _decide_diverged(execution, request, setbacks.divergence, others, now)
+        return _decide_diverged(execution, request, setbacks.divergence, progress, others, now)
     if setbacks.failed_runs >= MAX_FAILED_RUNS:
         return _hold(execution, request, now)
     pause = FAILED_RUN_PAUSE if request.after is None else request.after
     return _delay(execution, request, now + pause, now, {"failed_runs": setbacks.failed_runs + 1})
 
 
-def find_setbacks(execution: Execution, earlier: Sequence[Event]) -> Setbacks:
+def find_setbacks(execution: Execution, progress: int, earlier: Sequence[Event]) -> Setbacks:
     """Return the setbacks in the events of earlier postponements and holds, which are ordered from new to old.
 
     Events before a hold do not count, because an operator has continued the execution since then.
@@ -107,25 +112,25 @@ def find_setbacks(execution: Execution, earlier: Sequence[Event]) -> Setbacks:
     failed = [event for event in postponed if event.reason == RUN_FAILED]
     number = sum((event.generation, event.attempt_index) == attempt for event in failed)
     is_retrying = bool(failed) and failed[0] is postponed[0] and failed[0].epoch == execution.epoch
-    return Setbacks(_find_divergence(execution, postponed), number, is_retrying)
+    return Setbacks(_find_divergence(execution, progress, postponed), number, is_retrying)
 
 
-def _find_divergence(execution: Execution, postponed: Iterable[Event]) -> Divergence | None:
+def _find_divergence(execution: Execution, progress: int, postponed: Iterable[Event]) -> Divergence | None:
     """Return the series of divergences that the execution is in, or None.
 
     A run with matching code ends a series. Such a run has recorded steps, and its lease lies between two divergences.
     """
-    series, step_seq = list[Event](), execution.step_seq
+    series = list[Event]()
     # The epoch that follows the previous end of a lease, if there was no other lease since then.
     epoch = execution.epoch - _EPOCHS_PER_LEASE + 1 if execution.lease is not None else execution.epoch
     for event in postponed:
         details = event.details or {}
         if event.reason != DIVERGED or event.generation != execution.generation:
             break
-        if event.epoch != epoch and details["step_seq"] != step_seq:
+        if event.epoch != epoch and details["step_seq"] != progress:
             break
         series.append(event)
-        epoch, step_seq = (event.epoch or 0) - _EPOCHS_PER_LEASE, details["step_seq"]
+        epoch, progress = (event.epoch or 0) - _EPOCHS_PER_LEASE, details["step_seq"]
     if not series:
         return None
     facts = [event.details or {} for event in reversed(series)]
@@ -139,14 +144,19 @@ def can_run(worker: WorkerInfo, execution: Execution, requires: Iterable[str]) -
 
 
 def _decide_diverged(
-    execution: Execution, request: Postponement, earlier: Divergence | None, others: Collection[str], now: datetime
+    execution: Execution,
+    request: Postponement,
+    earlier: Divergence | None,
+    progress: int,
+    others: Collection[str],
+    now: datetime,
 ) -> Decision[Delayed | Held]:
     diverged = {request.version, *(earlier.versions if earlier else ())}
     remaining = sorted(set(others) - diverged)
     if not remaining or (earlier is not None and now - earlier.since >= MAX_DIVERGED_FOR):
         return _hold(execution, request, now)
     pause = _FIRST_PAUSE * 2 ** min(_MAX_DOUBLINGS, earlier.number if earlier else 0)
-    details = {"code_version": request.version, "waits_for": remaining, "step_seq": execution.step_seq}
+    details = {"code_version": request.version, "waits_for": remaining, "step_seq": progress}
     return _delay(execution, request, now + pause, now, details)
 
 

@@ -172,7 +172,6 @@ class Execution:
     retry_count: int
     reclaim_count: int
     replay_count: int
-    step_seq: int
     signal_seq: int
     suspension_count: int
     resumption: Resumption | None

@@ -1,8 +1,9 @@
 """The consequences when members of a flow are replayed: edges open again, and members wait or run again.
 
 The edges from a replayed member to members that have not started open again. A member that was skipped because of such
-an edge runs again if its group can still fire, and its own edges then open too. This continues until nothing changes.
-Edges to members that have started keep their state.
+an edge runs again if its group can still fire, and its own edges then open too. Members that were cancelled because the
+group could no longer fire run again too, if the group needs them. This continues until nothing changes. Edges to
+members that have started keep their state.
 
 The lock of the flow covers its edges and groups, but a worker may still claim a waiting member. So the caller locks
 the `waiting` members afterwards, and takes out those that have started meanwhile.
@@ -16,6 +17,7 @@ from uuid import UUID
 
 from flowfabric.core.executions.states import State
 from flowfabric.core.fast_dataclass import replace
+from flowfabric.core.flows.graph import Siblings
 from flowfabric.core.flows.records import EdgeGroup, EdgeState, GroupState, MemberFacts, StoredEdge, judge_group
 from flowfabric.core.flows.resolution import EdgeContext
 
@@ -35,6 +37,7 @@ class Reopening:
     _members: dict[UUID, MemberFacts] = field(default_factory=dict)
     _replayed: set[UUID] = field(default_factory=set)
     _frontier: list[UUID] = field(default_factory=list)
+    _stuck: dict[UUID, list[UUID] | None] = field(default_factory=dict)
 
     def replay(self, id_: UUID, group: EdgeGroup | None = None, inbound: Sequence[StoredEdge] = ()) -> None:
         """Add a replayed member. With its `group`, its impossible `inbound` edges open again."""
@@ -49,7 +52,7 @@ class Reopening:
     def revive(self, group: EdgeGroup) -> None:
         """Add a skipped member whose group can fire since an earlier replay."""
         self._groups[group.downstream_id] = group
-        self._bring_back(group.downstream_id, None)
+        self._try(group.downstream_id, None)
 
     def take_frontier(self) -> list[UUID]:
         """Return the members whose outgoing edges must be added next."""
@@ -68,9 +71,30 @@ class Reopening:
             if self._open(edge):
                 opened[member.id] = edge.upstream_id
         for id_, upstream_id in opened.items():
-            is_skipped = self._members[id_].state is State.SKIPPED and not self._runs_again(id_)
-            if self.downstream and is_skipped and self._state(id_) is not GroupState.IMPOSSIBLE:
-                self._bring_back(id_, upstream_id)
+            if self.downstream and self._members[id_].state is State.SKIPPED and not self._runs_again(id_):
+                self._try(id_, upstream_id)
+        self._free_stuck()
+
+    def take_stuck(self) -> list[UUID]:
+        """Return skipped members whose groups may need members that were cancelled because of them."""
+        return [id_ for id_, siblings in self._stuck.items() if siblings is None]
+
+    def add_siblings(
+        self, stuck: Iterable[UUID], siblings: Iterable[tuple[StoredEdge, MemberFacts]], groups: Iterable[EdgeGroup]
+    ) -> None:
+        """Add the members that were cancelled because the groups of stuck members became impossible.
+
+        `groups` are the groups of those of them that have not started.
+        """
+        for group in groups:
+            self._groups.setdefault(group.downstream_id, group)
+        self._stuck |= {id_: [] for id_ in stuck}
+        for edge, sibling in siblings:
+            self._members.setdefault(sibling.id, sibling)
+            known = self._stuck[edge.downstream_id]
+            assert known is not None, "the caller passes siblings of stuck members"
+            known.append(sibling.id)
+        self._free_stuck()
 
     @property
     def waiting(self) -> list[UUID]:
@@ -99,6 +123,27 @@ class Reopening:
 
     def _runs_again(self, id_: UUID) -> bool:
         return id_ in self._replayed or id_ in self.revived
+
+    def _try(self, id_: UUID, upstream_id: UUID | None) -> None:
+        """Bring a skipped member back if its group can fire."""
+        if self._state(id_) is not GroupState.IMPOSSIBLE:
+            self._stuck.pop(id_, None)
+            self._bring_back(id_, upstream_id)
+        elif self._groups[id_].join.siblings is Siblings.CANCEL_REMAINING:
+            self._stuck.setdefault(id_, None)
+
+    def _free_stuck(self) -> None:
+        """Bring cancelled siblings back if the group of a stuck member can fire with them."""
+        for id_, siblings in self._stuck.items():
+            lost = [other for other in siblings or () if not self._runs_again(other) and self._can_run(other)]
+            group = self._groups[id_]
+            if judge_group(group.join, group.n, group.satisfied, group.impossible - len(lost)) is GroupState.IMPOSSIBLE:
+                continue
+            for other in lost:
+                self._bring_back(other, id_)
+
+    def _can_run(self, id_: UUID) -> bool:
+        return id_ not in self._groups or self._members[id_].started or self._state(id_) is not GroupState.IMPOSSIBLE
 
     def _bring_back(self, id_: UUID, upstream_id: UUID | None) -> None:
         self.revived[id_] = upstream_id

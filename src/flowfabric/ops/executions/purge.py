@@ -41,7 +41,8 @@ async def purge_flows(tx: Transaction, ids: Sequence[UUID], keep_events: timedel
         if flow.purge_at is None or flow.purge_at > now or done >= validation.MAX_BATCH or rows >= MAX_PURGE_ROWS:
             continue
         members = await tx.members.page(flow.id, _FIRST_ID, validation.MAX_BATCH - done)
-        batch = take_batch([estimate_purge(member) for member in members], MAX_PURGE_ROWS - rows)
+        steps = await tx.steps.last_numbers([member.id for member in members])
+        batch = take_batch([estimate_purge(member, steps[member.id]) for member in members], MAX_PURGE_ROWS - rows)
         rows += sum(remains.rows for remains in batch)
         done += len(batch) + 1
         is_last = len(batch) == len(members) and done <= validation.MAX_BATCH

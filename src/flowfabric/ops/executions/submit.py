@@ -27,7 +27,7 @@ from flowfabric.core.policy import span
 from flowfabric.core.waits.records import make_standing_waitpoints
 from flowfabric.ops.operation import BatchOperation
 from flowfabric.store.records import NewExecution
-from flowfabric.store.rows import insert_parameters, matched_ids
+from flowfabric.store.rows import INSERT_COLUMNS, insert_values, matched_ids
 from flowfabric.store.transaction import Transaction
 
 _DELAYED = BlockingReason.WAITING_FOR_DELAY
@@ -123,9 +123,10 @@ def _route(execution: NewExecution) -> Route:
 
 
 async def _insert_along_routes(tx: Transaction, new: Sequence[NewExecution]) -> set[UUID]:
-    inserted = await tx.session.fetch_batch(
+    inserted = await tx.session.fetch_rows(
         "insert_executions",
-        [insert_parameters(execution) for execution in new],
+        INSERT_COLUMNS,
+        [insert_values(execution) for execution in new],
         namespace=new[0].namespace,
         now=tx.session.bound_now,
     )

@@ -69,6 +69,7 @@ async def plan_replays(
         reopening.replay(execution.id, groups.get(execution.id), inbound.get(execution.id, ()))
     for group in left_behind:
         reopening.revive(group)
+    await _add_siblings(tx, reopening)
     await _reopen(tx, flow, reopening)
     blocked = await _lock_waiting(tx, reopening)
     bad = sum(counts_as_bad(execution.state, execution.cancelled_by) for execution in executions)
@@ -129,7 +130,16 @@ async def _reopen(tx: Transaction, flow: FlowRecord, reopening: Reopening) -> No
             reopening.add_edges(await tx.edges.all_from(frontier))
         else:
             reopening.add_edges(context for id_ in frontier for context in edges_from.get(id_, ()))
+        await _add_siblings(tx, reopening)
         rounds += 1
+
+
+async def _add_siblings(tx: Transaction, reopening: Reopening) -> None:
+    if not (stuck := reopening.take_stuck()):
+        return
+    siblings = await tx.edges.given_up_for(stuck)
+    unstarted = [sibling.id for _, sibling in siblings if not sibling.started]
+    reopening.add_siblings(stuck, siblings, (await _dependencies(tx, unstarted)).values())
 
 
 def _by_upstream(contexts: Sequence[EdgeContext]) -> dict[UUID, list[EdgeContext]]:

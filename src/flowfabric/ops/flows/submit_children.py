@@ -53,15 +53,16 @@ async def submit_children(tx: Transaction, namespace: str, request: SubmitChildr
     for row, child in zip(rows, request.children, strict=True):
         if row.id in existing and not _is_same(existing[row.id], row, namespace):
             raise _mismatch(row.id, child.key)
-    moved = await record_steps(tx, parent, request.steps, now)
+    await record_steps(tx, parent, request.steps, now)
     members = [row for row in new if row.flow_id is not None]
+    linked = parent
     if members:
         await _join_flow(tx, parent, flow, len(members), now)
-        moved = replace(moved, is_standalone=False, has_children=True)
+        linked = replace(parent, is_standalone=False, has_children=True)
     if new:
         await insert_all(tx, namespace, new, now)
-    if moved != parent:
-        await store(tx, [Decision(None, parent, moved)])
+    if linked != parent:
+        await store(tx, [Decision(None, parent, linked)])
     created = {row.id: Created(row.id, row.state) for row in new}
     return [created.get(row.id) or taken.get(row.id) or Duplicate(row.id) for row in rows]
 

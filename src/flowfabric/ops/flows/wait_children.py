@@ -11,7 +11,7 @@ from datetime import datetime
 from uuid import UUID
 
 from flowfabric.core.errors import NotFound
-from flowfabric.core.executions.decision import Decision, make_decision
+from flowfabric.core.executions.decision import make_decision
 from flowfabric.core.executions.records import Execution, Fence
 from flowfabric.core.executions.requests import Step, digest, find_repeated, require_owner, step_parts
 from flowfabric.core.executions.transitions import WAIT_CHILDREN, apply_transition
@@ -62,16 +62,14 @@ async def wait_children(tx: Transaction, namespace: str, request: WaitChildren) 
         return WaitingForChildren()
     require_owner(parent, request.fence, now)
     facts = await _child_facts(tx, parent, request.children)
-    owned = await record_steps(tx, parent, request.steps, now)
+    await record_steps(tx, parent, request.steps, now)
     if flow is None:
-        await _store_steps(tx, parent, owned)
         return ChildrenReady({})
     group, edges = await _make_group(tx, parent, flow, request, facts, now)
     if judge_group(group.join, group.n, group.satisfied, group.impossible) is not GroupState.OPEN:
-        await _store_steps(tx, parent, owned)
         await _write_ready(tx, parent, flow, group, edges, now)
         return ChildrenReady(await _outcomes(tx, request.children))
-    after = apply_transition(owned, WAIT_CHILDREN, now, digest=request.digest(), is_standalone=False)
+    after = apply_transition(parent, WAIT_CHILDREN, now, digest=request.digest(), is_standalone=False)
     details = {"children": len(edges), "join": request.join.kind.value}
     await store(tx, [make_decision(WaitingForChildren(), parent, after, WAIT_CHILDREN, details=details)])
     await tx.edges.add(edges)
@@ -114,11 +112,6 @@ def _edge(group: EdgeGroup, kind: EdgeKind, child: MemberFacts, now: datetime) -
         input=str(child.id),
     )
     return resolve_new_edge(edge, child, now)
-
-
-async def _store_steps(tx: Transaction, parent: Execution, owned: Execution) -> None:
-    if owned.step_seq != parent.step_seq:
-        await store(tx, [Decision(None, parent, owned)])
 
 
 async def _write_ready(

@@ -14,7 +14,6 @@ from flowfabric.core.errors import Conflict, InvalidRequest
 from flowfabric.core.executions.leases import extend_lease
 from flowfabric.core.executions.records import Execution, Fence
 from flowfabric.core.executions.requests import Checkpoint, Step, StepStatus, parse_steps
-from flowfabric.core.fast_dataclass import replace
 from flowfabric.ops.locks import lock_owned
 from flowfabric.ops.operation import BatchOperation, BatchRejected, operation
 from flowfabric.store.rows import fence_parameters, to_uuid
@@ -39,8 +38,7 @@ class RecordCheckpoint(BatchOperation[Checkpoint, int]):
 
     async def run_one(self, tx: Transaction, namespace: str, request: Checkpoint) -> int:
         execution, now = await lock_owned(tx, namespace, request.fence)
-        moved = await record_steps(tx, execution, request.steps, now)
-        await tx.executions.save([(execution, moved)])
+        await record_steps(tx, execution, request.steps, now)
         return len(request.steps)
 
 
@@ -48,7 +46,11 @@ CHECKPOINT = RecordCheckpoint()
 
 
 async def record_steps_if_owned(tx: Transaction, namespace: str, checkpoints: Sequence[Checkpoint]) -> dict[UUID, int]:
-    """Record steps by one guarded statement, and return the number of recorded steps per execution."""
+    """Record steps by one guarded statement, and return the number of recorded steps per execution.
+
+    An execution that is missing in the result is not owned, or its row is locked, or all its steps are final with other
+    content.
+    """
     parameters = [
         {
             **fence_parameters(checkpoint.fence),
@@ -75,15 +77,13 @@ async def record_steps_if_owned(tx: Transaction, namespace: str, checkpoints: Se
     return recorded
 
 
-async def record_steps(tx: Transaction, execution: Execution, steps: Sequence[Step], now: datetime) -> Execution:
-    """Record steps of a locked execution, and return the execution with its new `step_seq`.
+async def record_steps(tx: Transaction, execution: Execution, steps: Sequence[Step], now: datetime) -> None:
+    """Record steps of a locked execution.
 
     Raise if a step differs from a final step of the same name, or if the execution would have too many steps.
     """
-    if not steps:
-        return execution
-    await record_steps_of(tx, [(execution, steps)], now)
-    return replace(execution, step_seq=execution.step_seq + len(steps))
+    if steps:
+        await record_steps_of(tx, [(execution, steps)], now)
 
 
 async def record_steps_of(tx: Transaction, entries: Sequence[tuple[Execution, Sequence[Step]]], now: datetime) -> None:
@@ -94,12 +94,12 @@ async def record_steps_of(tx: Transaction, entries: Sequence[tuple[Execution, Se
             if (execution.id, step.name) not in recorded:
                 message = f"step {step.name!r} is final with other content; record it under another name"
                 raise Conflict("step_already_recorded", message, execution_id=execution.id, step=step.name)
-        if new_steps and execution.step_seq + len(new_steps) > validation.MAX_STEPS:
+        if any(recorded[execution.id, step.name] > validation.MAX_STEPS for step in new_steps):
             await _check_number(tx, execution)
 
 
 async def _check_number(tx: Transaction, execution: Execution) -> None:
-    # Changed and struck steps also used up sequence numbers, so the limit is checked against the number of rows.
+    # Struck steps also used up numbers, so the limit is checked against the number of valid steps.
     number = await tx.steps.count(execution.id)
     if number > validation.MAX_STEPS:
         message = f"an execution may have {validation.MAX_STEPS} steps; continue with a fresh journal or use children"
@@ -153,8 +153,8 @@ async def transact(tx: SharedTransaction, namespace: str, request: Transact) -> 
         now = await tx.now()
         [step] = parse_steps([step_record])
         await _require_new(tx, execution.id, step.name)
-        moved = await record_steps(tx, execution, [step], now)
-        await tx.executions.save([(execution, extend_lease(moved, now))])
+        await record_steps(tx, execution, [step], now)
+        await tx.executions.save([(execution, extend_lease(execution, now))])
     except BaseException:
         request.watch.rolled_back()
         raise

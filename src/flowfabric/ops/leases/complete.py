@@ -33,7 +33,7 @@ from flowfabric.ops.flows.resolve import resolve
 from flowfabric.ops.leases.release import give_up_lease
 from flowfabric.ops.operation import BatchOperation
 from flowfabric.ops.waits.child_signals import signal_waiting
-from flowfabric.store.rows import fence_parameters, matched_ids, to_datetime, to_uuid
+from flowfabric.store.rows import matched_ids, to_datetime, to_uuid
 from flowfabric.store.session import Row
 from flowfabric.store.transaction import Transaction
 
@@ -95,15 +95,17 @@ class CompleteWaiting(CompleteLinked):
         return placement_key(request.fence.execution_id)
 
 
+_COLUMNS = ("execution_id", "epoch", "lease_id", "result", "encoding", "digest")
 COMPLETE_LINKED = CompleteLinked(fallback=CompleteWaiting())
 COMPLETE = Complete(fallback=COMPLETE_LINKED)
 
 
 async def complete_if_owned(tx: Transaction, namespace: str, completions: Sequence[Completion]) -> set[UUID]:
     """Complete standalone executions by one guarded statement, and return the completed ids."""
-    returned = await tx.session.fetch_batch(
+    returned = await tx.session.fetch_rows(
         "complete_if_owned",
-        [_parameters(completion) for completion in completions],
+        _COLUMNS,
+        [_values(completion) for completion in completions],
         namespace=namespace,
         now=tx.session.bound_now,
     )
@@ -116,11 +118,9 @@ async def complete_linked_if_owned(
     tx: Transaction, namespace: str, completions: Sequence[Completion], flows: Mapping[UUID, UUID]
 ) -> tuple[list[MemberEnd], datetime | None]:
     """Complete executions in locked flows by one guarded statement. Return their ends and the time of the ends."""
-    parameters = [
-        _parameters(completion) | {"flow_id": flows.get(completion.fence.execution_id)} for completion in completions
-    ]
-    returned = await tx.session.fetch_batch(
-        "complete_linked_if_owned", parameters, namespace=namespace, now=tx.session.bound_now
+    values = [(*_values(completion), flows.get(completion.fence.execution_id)) for completion in completions]
+    returned = await tx.session.fetch_rows(
+        "complete_linked_if_owned", (*_COLUMNS, "flow_id"), values, namespace=namespace, now=tx.session.bound_now
     )
     ends = [_member_end(row) for row in returned]
     _note_completed(tx, namespace, completions, {end.id for end in ends}, returned)
@@ -146,13 +146,11 @@ async def _write_consequences(
         await signal_waiting(tx, others, now)
 
 
-def _parameters(completion: Completion) -> dict[str, object]:
-    return {
-        **fence_parameters(completion.fence),
-        "result": completion.result,
-        "encoding": completion.encoding,
-        "digest": completion.digest(),
-    }
+def _values(completion: Completion) -> tuple[object, ...]:
+    """Return the values of `_COLUMNS`."""
+    fence = completion.fence
+    result, encoding = completion.result, completion.encoding
+    return fence.execution_id, fence.epoch, fence.lease_id, result, encoding, completion.digest()
 
 
 def _note_completed(

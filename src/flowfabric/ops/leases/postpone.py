@@ -32,15 +32,17 @@ async def postpone(tx: Transaction, namespace: str, request: Postponement) -> De
         return Held(request.reason) if former.until is None else Delayed(former.until)
     execution = require_owner(execution, request.fence, now)
     setbacks = await read_setbacks(tx, execution)
-    execution = await record_steps(tx, execution, request.steps, now)
+    await record_steps(tx, execution, request.steps, now)
+    progress = await tx.steps.progress(execution.id)
     versions = set[str]()
     if request.reason == DIVERGED:
         workers = await tx.workers.page(namespace, execution.lane, now, _MAX_WORKERS)
         requires = await tx.routes.requires(execution) or ()
         versions = {worker.version for worker in workers if can_run(worker, execution, requires)}
-    return await write_one(tx, decide_postpone(execution, request, setbacks, versions, now))
+    return await write_one(tx, decide_postpone(execution, request, setbacks, progress, versions, now))
 
 
 async def read_setbacks(tx: Transaction, execution: Execution) -> Setbacks:
     """Return the setbacks in the history of an execution."""
-    return find_setbacks(execution, await tx.events.postponements(execution.id, MAX_POSTPONEMENTS))
+    progress = await tx.steps.progress(execution.id)
+    return find_setbacks(execution, progress, await tx.events.postponements(execution.id, MAX_POSTPONEMENTS))

@@ -11,7 +11,6 @@ from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import Continued, Delayed, Ended, Released, RetryScheduled, repeat_outcome
 from flowfabric.core.executions.records import Execution, Fence
 from flowfabric.core.executions.requests import DelayRequest, FailureReport, Step, find_repeated, require_owner
-from flowfabric.core.fast_dataclass import replace
 from flowfabric.ops.apply import write_one
 from flowfabric.ops.leases.checkpoint import record_steps
 from flowfabric.ops.locks import lock, lock_to_end
@@ -48,7 +47,7 @@ async def give_up_lease(
     if earlier is not None:
         return cast(Outcome, repeat_outcome(earlier))
     execution = require_owner(execution, request.fence, now)
-    execution = await record_steps(tx, execution, request.steps, now)
+    await record_steps(tx, execution, request.steps, now)
     return await write_one(tx, decide(execution, request, now))
 
 
@@ -78,5 +77,5 @@ async def continue_with(tx: Transaction, namespace: str, request: Continuation) 
     decision = decide_continue(execution, request, waitpoints.get(execution.id, ()), now)
     assert decision.after is not None, "a new generation changes the execution"
     await tx.steps.clear(execution.id)
-    await record_steps(tx, replace(decision.after, step_seq=0), request.steps, now)
+    await record_steps(tx, decision.after, request.steps, now)
     return await write_one(tx, decision)

@@ -109,6 +109,8 @@ async def replay_flow(tx: Transaction, namespace: str, request: FlowReplayReques
         return FlowReplayBatch((), 0, exhausted, last)
     now = await tx.now()
     plan = await plan_replays(tx, flow, able, left_behind, now)
+    if not able and not plan.reopening.revived:
+        return FlowReplayBatch((), 0, exhausted, last)
     await write_plan(tx, plan, now)
     decisions = [
         decide_replay(item, request.audit, _FROM_START, now, has_open_group=plan.reopening.must_wait(item.id))
@@ -159,6 +161,9 @@ async def _revive(tx: Transaction, plan: ReplayPlan, audit: AuditInfo, now: date
     ids = sorted(plan.reopening.revived)
     for start in range(0, len(ids), BATCH):
         executions = await tx.executions.lock(None, ids[start : start + BATCH])
+        for execution in executions.values():
+            if execution.started_at is not None:
+                await _clear(tx, execution, 0, execution.generation + 1)
         decisions = [
             decide_revival(
                 execution,

@@ -174,8 +174,6 @@ def _decide(
     execution: Execution, request: Suspend, inputs: SuspendInputs, minter: Minter, now: datetime
 ) -> Decision[SuspendOutcome]:
     owned = require_owner(execution, request.fence, now)
-    if request.steps:
-        owned = replace(owned, step_seq=owned.step_seq + len(request.steps))
     return decide_suspend(owned, request, inputs, minter, now)
 
 

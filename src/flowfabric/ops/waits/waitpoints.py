@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from flowfabric.core.errors import NotFound
 from flowfabric.core.executions.outcomes import OpenWaitpoint
 from flowfabric.core.executions.records import Execution, Fence
-from flowfabric.core.fast_dataclass import replace
 from flowfabric.core.tokens.secret import Secret
 from flowfabric.core.tokens.token import Minter
 from flowfabric.core.waits.declare import DeclareSignals, decide_declare_signals
@@ -43,12 +42,10 @@ async def create_waitpoints(tx: Transaction, namespace: str, create: WithKeys[Cr
     request, keys = create.request, create.keys
     execution, now = await lock_owned(tx, namespace, request.fence)
     inputs = await load_suspend_inputs(tx, await tx.waits.open_waitpoints([execution.id]), {})
-    moved = await record_steps(tx, execution, request.steps, now)
+    await record_steps(tx, execution, request.steps, now)
     ring = await ensure_minting_ring(tx, keys, now) if request.waitpoints else await read_ring(tx, keys)
     minter = Minter(ring, namespace)
-    decision = decide_create_waitpoints(moved, request.waitpoints, inputs.get(execution.id, NO_INPUTS), minter, now)
-    if request.steps and decision.after is None:
-        decision = replace(decision, after=moved)
+    decision = decide_create_waitpoints(execution, request.waitpoints, inputs.get(execution.id, NO_INPUTS), minter, now)
     return await write_one(tx, decision)
 
 

@@ -61,7 +61,7 @@ LIMIT :limit;
 -- name: check_steps
 SELECT DISTINCT s.execution_id AS id
 FROM ff.step AS s
-WHERE NOT EXISTS (SELECT 1 FROM ff.execution AS e WHERE e.id = s.execution_id AND e.step_seq >= s.seq)
+WHERE NOT EXISTS (SELECT 1 FROM ff.execution AS e WHERE e.id = s.execution_id)
 ORDER BY s.execution_id
 LIMIT :limit;
 

@@ -10,7 +10,7 @@ e.lease_id, e.lease_worker, e.lease_instance, e.lease_ttl_us, e.lease_acquired_a
 e.lease_check_at, e.lease_resumed,
 e.former_lease_id, e.former_epoch, e.former_worker, e.former_instance, e.former_end, e.former_digest,
 e.former_until,
-e.attempt_index, e.attempt_origin, e.attempt_started_at, e.retry_count, e.reclaim_count, e.replay_count, e.step_seq,
+e.attempt_index, e.attempt_origin, e.attempt_started_at, e.retry_count, e.reclaim_count, e.replay_count,
 e.progress_percent, e.progress_message, e.failure_message, e.failure_category, e.cancelled_by, e.cancel_reason,
 e.hold_reason, e.signal_seq, e.suspension_count, e.resume_suspension_id, e.resume_trigger,
 e.flow_id, e.member_name, e.parent_id, e.has_children, e.cancel_due_at, e.cancel_request,
@@ -74,7 +74,7 @@ WITH item (
     lease_resumed BOOLEAN, former_lease_id UUID, former_epoch BIGINT, former_worker TEXT, former_instance TEXT,
     former_end TEXT, former_digest TEXT, former_until TIMESTAMPTZ, attempt_index INTEGER, attempt_origin TEXT,
     attempt_started_at TIMESTAMPTZ, retry_count INTEGER, reclaim_count INTEGER, replay_count INTEGER,
-    step_seq BIGINT, progress_percent INTEGER, progress_message TEXT, failure_message TEXT, failure_category TEXT,
+    progress_percent INTEGER, progress_message TEXT, failure_message TEXT, failure_category TEXT,
     cancelled_by TEXT, cancel_reason TEXT, hold_reason TEXT, signal_seq BIGINT, suspension_count INTEGER,
     resume_suspension_id UUID, resume_trigger TEXT, has_children BOOLEAN, cancel_due_at TIMESTAMPTZ,
     cancel_request TEXT, payload BYTEA, encoding TEXT, old_epoch BIGINT, old_version BIGINT, old_state TEXT
@@ -121,7 +121,6 @@ SET
     retry_count = item.retry_count,
     reclaim_count = item.reclaim_count,
     replay_count = item.replay_count,
-    step_seq = item.step_seq,
     progress_percent = item.progress_percent,
     progress_message = item.progress_message,
     failure_message = item.failure_message,
@@ -252,7 +251,10 @@ RETURNING id
 
 -- name: lock_remains
 WITH e AS (
-    SELECT e.id, e.purge_at, 2 + e.attempt_index + e.step_seq + e.signal_seq + 2 * e.suspension_count AS belongings
+    SELECT
+        e.id, e.purge_at,
+        2 + e.attempt_index + e.signal_seq + 2 * e.suspension_count
+            + COALESCE((SELECT MAX(s.seq) FROM ff.step AS s WHERE s.execution_id = e.id), 0) AS belongings
     FROM ff.execution AS e
     WHERE e.id IN :ids
     ORDER BY e.id

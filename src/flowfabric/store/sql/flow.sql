@@ -127,6 +127,21 @@ JOIN ff.execution AS m ON m.id = d.upstream_id
 WHERE d.downstream_id IN :ids
     AND d.state = 'open'
 
+-- fragment: is_given_up
+m.state = 'cancelled' AND m.cancelled_by = 'flow_sibling' AND m.cancel_reason = 'sibling_group_impossible'
+
+-- name: given_up_for
+SELECT
+{edge},
+{member}
+FROM ff.edge AS d
+JOIN ff.execution AS m ON m.id = d.upstream_id
+WHERE d.downstream_id IN :ids
+    AND d.seq = 0
+    AND d.state = 'impossible'
+    AND {is_given_up}
+ORDER BY d.downstream_id, d.upstream_id
+
 -- name: edges_into
 SELECT
 {edge},
@@ -266,7 +281,8 @@ WHERE e.flow_id = :flow_id
 ORDER BY e.id
 LIMIT :limit
 
--- Members that are still skipped although a replay repaired the failure, so that their groups could fire.
+-- Members that are still skipped although a replay repaired the failure, so that their groups could fire, if need be
+-- with the members that were cancelled because of them.
 -- name: left_behind
 SELECT
 {edge_group}
@@ -277,7 +293,15 @@ JOIN ff.edge_group AS g
 WHERE e.flow_id = :flow_id
     AND e.state = 'skipped'
     AND g.state = 'impossible'
-    AND g.n - g.impossible >= CASE g.join_kind WHEN 'all_of' THEN g.n WHEN 'any_of' THEN 1 ELSE g.k END
+    AND g.n - g.impossible + (
+        SELECT COUNT(*)
+        FROM ff.edge AS d
+        JOIN ff.execution AS m ON m.id = d.upstream_id
+        WHERE d.downstream_id = e.id
+            AND d.seq = 0
+            AND d.state = 'impossible'
+            AND {is_given_up}
+    ) >= CASE g.join_kind WHEN 'all_of' THEN g.n WHEN 'any_of' THEN 1 ELSE g.k END
     AND EXISTS (
         SELECT 1
         FROM ff.edge AS d

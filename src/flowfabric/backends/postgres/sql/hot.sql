@@ -509,6 +509,8 @@ owned AS MATERIALIZED (
 SELECT ended.id, ended.ended_at, ended.flow_id, ended.parent_id, ended.has_children, ended.plain
 FROM ended
 
+-- The row of the execution is locked but not written. The shared lock excludes every statement that changes the row.
+-- Of two statements that record steps of one execution and use the same number, one fails and is repeated.
 -- name: record_steps_if_owned
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(:now, clock_timestamp()) AS now
@@ -521,7 +523,7 @@ item AS MATERIALIZED (
     ) AS i (execution_id, epoch, lease_id, place, name, status, payload, encoding, digest)
 ),
 owned AS MATERIALIZED (
-    SELECT e.id, fence.steps
+    SELECT e.id, e.attempt_index, e.generation, fence.steps
     FROM (
         SELECT item.execution_id, item.epoch, item.lease_id, COUNT(*) AS steps
         FROM item
@@ -533,25 +535,27 @@ owned AS MATERIALIZED (
         AND e.lease_id = fence.lease_id
         AND e.state || '' = 'active'
         AND e.lease_expires_at > (SELECT now FROM clock)
-        AND e.step_seq + fence.steps <= :most
-    FOR NO KEY UPDATE OF e SKIP LOCKED
+    FOR SHARE OF e SKIP LOCKED
 ),
-counted AS (
-    UPDATE ff.execution AS e
-    SET step_seq = e.step_seq + owned.steps
+numbered AS MATERIALIZED (
+    SELECT owned.id, owned.attempt_index, owned.generation, owned.steps, COALESCE(last.seq, 0) AS last_seq
     FROM owned
-    WHERE e.id = owned.id
-    RETURNING e.id, owned.steps, e.step_seq - owned.steps AS base, e.attempt_index, e.generation
+    CROSS JOIN LATERAL (
+        SELECT MAX(s.seq) AS seq
+        FROM ff.step AS s
+        WHERE s.execution_id = owned.id
+    ) AS last
+    WHERE COALESCE(last.seq, 0) + owned.steps <= :most
 ),
 recorded AS (
     INSERT INTO ff.step AS step (
         execution_id, seq, name, status, payload, encoding, digest, attempt_index, generation, recorded_at
     )
     SELECT
-        counted.id, counted.base + item.place, item.name, item.status, item.payload, item.encoding, item.digest,
-        counted.attempt_index, counted.generation, clock.now
-    FROM clock, counted
-    JOIN item ON item.execution_id = counted.id
+        numbered.id, numbered.last_seq + item.place, item.name, item.status, item.payload, item.encoding, item.digest,
+        numbered.attempt_index, numbered.generation, clock.now
+    FROM clock, numbered
+    JOIN item ON item.execution_id = numbered.id
     ON CONFLICT (execution_id, name) WHERE struck_by IS NULL
     DO UPDATE SET
         status = excluded.status,
@@ -564,12 +568,12 @@ recorded AS (
     RETURNING step.execution_id, step.name
 )
 -- A final step with other content is not recorded. A division by zero then fails the whole statement, so that it
--- needs no surrounding transaction. Both sides are counted as one list, because a join would compare every execution
+-- needs no surrounding transaction. Both sides are numbered as one list, because a join would compare every execution
 -- with every step.
 SELECT told.execution_id, MAX(told.steps) / (COUNT(told.name) / MAX(told.steps)) AS recorded
 FROM (
-    SELECT counted.id AS execution_id, counted.steps, NULL AS name
-    FROM counted
+    SELECT numbered.id AS execution_id, numbered.steps, NULL AS name
+    FROM numbered
     UNION ALL
     SELECT recorded.execution_id, NULL, recorded.name
     FROM recorded

@@ -342,43 +342,33 @@ SELECT
 FROM item
 CROSS JOIN ff.execution AS e ON e.id = item.execution_id
 
--- fragment: step_items
+-- Returns one row per recorded step. An execution without any row is not owned, or has a final step with other content.
+
+-- name: record_steps_if_owned
 WITH item (execution_id, namespace, epoch, lease_id, place, name, status, payload, encoding, digest, most, now) AS (
     VALUES :items
 )
-
--- name: record_steps_if_owned
-{step_items}
-UPDATE ff.execution AS e
-SET step_seq = e.step_seq + fence.steps
-FROM (
-    SELECT item.execution_id, item.namespace, item.epoch, item.lease_id, item.most, item.now, COUNT(*) AS steps
-    FROM item
-    GROUP BY item.execution_id, item.epoch, item.lease_id
-) AS fence
-WHERE e.id = fence.execution_id
-    AND +e.namespace = fence.namespace
-    AND e.epoch = fence.epoch
-    AND e.lease_id = fence.lease_id
-    AND +e.state = 'active'
-    AND e.lease_expires_at > fence.now
-    AND e.step_seq + fence.steps <= fence.most
-RETURNING id;
-{step_items}
 INSERT INTO ff.step AS step (
     execution_id, seq, name, status, payload, encoding, digest, attempt_index, generation, recorded_at
 )
 SELECT
-    e.id, e.step_seq + item.place - counted.last, item.name, item.status, item.payload, item.encoding, item.digest,
-    e.attempt_index, e.generation, item.now
+    e.id, numbered.last_seq + 1 + item.place - numbered.first, item.name, item.status, item.payload, item.encoding,
+    item.digest, e.attempt_index, e.generation, item.now
 FROM item
 CROSS JOIN (
-    SELECT execution_id, MAX(place) AS last
-    FROM item
-    GROUP BY execution_id
-) AS counted ON counted.execution_id = item.execution_id
+    SELECT
+        i.execution_id, MIN(i.place) AS first, COUNT(*) AS steps,
+        COALESCE((SELECT MAX(s.seq) FROM ff.step AS s WHERE s.execution_id = i.execution_id), 0) AS last_seq
+    FROM item AS i
+    GROUP BY i.execution_id
+) AS numbered ON numbered.execution_id = item.execution_id
 CROSS JOIN ff.execution AS e ON e.id = item.execution_id
-WHERE TRUE
+WHERE +e.namespace = item.namespace
+    AND e.epoch = item.epoch
+    AND e.lease_id = item.lease_id
+    AND +e.state = 'active'
+    AND e.lease_expires_at > item.now
+    AND numbered.last_seq + numbered.steps <= item.most
 ON CONFLICT (execution_id, name) WHERE struck_by IS NULL
 DO UPDATE SET
     status = excluded.status,
@@ -387,14 +377,5 @@ DO UPDATE SET
     digest = excluded.digest,
     attempt_index = CASE step.status WHEN 'open' THEN excluded.attempt_index ELSE step.attempt_index END,
     recorded_at = CASE step.status WHEN 'open' THEN excluded.recorded_at ELSE step.recorded_at END
-WHERE step.status = 'open' OR step.digest = excluded.digest;
-{step_items}
-SELECT item.execution_id, COUNT(step.name) AS recorded
-FROM item
-LEFT JOIN ff.step AS step
-    ON step.execution_id = item.execution_id
-    AND step.name = item.name
-    AND step.struck_by IS NULL
-    AND step.digest = item.digest
-WHERE item.execution_id IS NOT NULL
-GROUP BY item.execution_id
+WHERE step.status = 'open' OR step.digest = excluded.digest
+RETURNING execution_id, 1 AS recorded
