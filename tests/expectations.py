@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from flowfabric.engine import ChildSubmission, Engine, Event, Fence, FlowFabricError, Refused, Step, Submission
+from flowfabric.engine import (
+    ChildSubmission,
+    Engine,
+    Event,
+    Fence,
+    FlowFabricError,
+    Refused,
+    Step,
+    StepRetry,
+    StepStatus,
+    Submission,
+)
 from tests.scenarios import SITUATIONS
 from tests.stores import TestStore, snapshot
 
@@ -28,6 +40,13 @@ def _at_once(connection: object) -> None:
 def taking_part(engine: Engine) -> Callable[[Any], Any]:
     """Return a function that joins a transaction of the engine and does nothing."""
     return _asynchronously if hasattr(engine._context.store, "_pool") else _at_once
+
+
+def step_retry(name: str) -> tuple[list[StepRetry], list[Step]]:
+    """Return the report of one failed try of a step, and the step's record."""
+    at = datetime(2031, 1, 1, tzinfo=UTC)
+    retry = StepRetry(step=name, tries=1, max_tries=4, at=at, message="OSError: down", category="OSError")
+    return [retry], [Step(name, b"waits", status=StepStatus.OPEN)]
 
 
 LATE_CHILD = ChildSubmission("late", Submission(kind="late"))
@@ -54,6 +73,7 @@ FENCED: dict[str, Callable[[Engine, Fence], Coroutine[Any, Any, object]]] = {
     "hold": lambda engine, fence: engine.leases.hold(fence, "late", "late", steps=[Step("late")]),
     "postpone": lambda engine, fence: engine.leases.postpone(fence, "diverged", "late", version="late"),
     "continue with": lambda engine, fence: engine.leases.continue_with(fence, b"late", steps=[Step("late")]),
+    "retry steps": lambda engine, fence: engine.leases.retry_steps(fence, *step_retry("late")),
     "release": lambda engine, fence: engine.leases.release(fence),
     "cancel": lambda engine, fence: engine.leases.cancel(fence, "late"),
 }

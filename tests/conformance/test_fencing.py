@@ -25,7 +25,7 @@ from flowfabric.engine import (
 )
 from flowfabric.testing import VirtualClock
 from tests.concurrency.soundness import assert_sound
-from tests.expectations import nothing_written, refusals, refused, taking_part
+from tests.expectations import nothing_written, refusals, refused, step_retry, taking_part
 from tests.scenarios import KEEPING, ONE_SHOT, STEADY, leased, submitted
 from tests.stores import TestStore, snapshot
 
@@ -38,6 +38,7 @@ OPERATIONS: dict[str, Callable[[Engine, Fence], Awaitable[object]]] = {
     "complete without steps": lambda engine, fence: engine.leases.complete(fence, b"zombie"),
     "fail": lambda engine, fence: engine.leases.fail(fence, "zombie"),
     "delay": lambda engine, fence: engine.leases.delay(fence, after="7h"),
+    "retry_steps": lambda engine, fence: engine.leases.retry_steps(fence, *step_retry("zombie")),
     "release": lambda engine, fence: engine.leases.release(fence),
     "cancel": lambda engine, fence: engine.leases.cancel(fence, "zombie"),
     "cancel_children": lambda engine, fence: engine.leases.cancel_children(fence, [uuid4()], "zombie"),

@@ -19,7 +19,7 @@ from flowfabric.engine.signals import Signals
 from flowfabric.engine.waitpoints import Waitpoints
 from flowfabric.engine.workers import Workers
 from flowfabric.testing import VirtualClock
-from tests.expectations import error_of, nothing_written, taking_part
+from tests.expectations import error_of, nothing_written, step_retry, taking_part
 from tests.scenarios import KEEPING, SITUATIONS, leased, submitted
 from tests.stores import TestStore
 
@@ -64,6 +64,7 @@ OPERATIONS: dict[str, Callable[[Engine, Target], Awaitable[object]]] = {
     "leases.read_waits": lambda engine, at: engine.leases.read_waits(at.fence, {"go": 0}),
     "leases.journal": lambda engine, at: engine.leases.journal(at.fence),
     "leases.postpone": lambda engine, at: engine.leases.postpone(at.fence, "diverged", "look at it", version="v"),
+    "leases.retry_steps": lambda engine, at: engine.leases.retry_steps(at.fence, *step_retry("a")),
     "leases.hold": lambda engine, at: engine.leases.hold(at.fence, "diverged", "look at it"),
     "leases.continue_with": lambda engine, at: engine.leases.continue_with(at.fence, b"next"),
     "leases.transact": lambda engine, at: engine.leases.transact(at.fence, taking_part(engine), lambda _: Step("t")),

@@ -25,7 +25,7 @@ from flowfabric.engine import (
 )
 from flowfabric.testing import VirtualClock
 from tests import scenarios
-from tests.expectations import taking_part
+from tests.expectations import step_retry, taking_part
 
 WORKER = scenarios.WORKER
 STEPS = (Step("first", b"1"), Step("second", b"2"))
@@ -230,6 +230,7 @@ OPERATIONS: dict[str, Operation] = {
     "postpone": Operation(
         lease, lambda e, found: e.leases.postpone(found.fence, "run_failed", "no", version="v", steps=STEPS)
     ),
+    "retry_steps": Operation(lease, lambda e, found: e.leases.retry_steps(found.fence, *step_retry("charge"))),
     "own cancel": Operation(lease, lambda e, found: e.leases.cancel(found.fence, "no use")),
     "reclaim": Operation(granted, lambda e, grant: e.leases.reclaim(grant, WORKER)),
     "reclaim, once too often": Operation(granted_too_often, reclaim_at_last),

@@ -28,7 +28,7 @@ PLANTED_IN_LEASES = (
     PlantedFault(
         "step.tx does not extend its lease",
         f"{LIMIT}::test_body_that_outlasts_its_lease_commits_once_and_keeps_the_lease[postgres]",
-        Edit(TRANSACT, "extend_lease(moved, now)", "moved"),
+        Edit(TRANSACT, "extend_lease(execution, now)", "execution"),
     ),
     PlantedFault(
         "repeated step.tx runs again",

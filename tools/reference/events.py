@@ -30,6 +30,7 @@ _MEANING = {
     "lease.renewed": "the worker renewed its lease; recorded only with `connect(renewal_events=True)`",
     "lease.retry_scheduled": "the attempt failed and will be retried; `details` may have the traceback",
     "lease.revoked": "an operator took the lease away",
+    "lease.step_retry_scheduled": "a step failed and will be tried again; `details` has its name, tries and next time",
     "lease.suspended": "the worker suspended it until signals satisfy its condition",
     "lease.waiting_children": "the worker suspended it until its children end",
     "lifecycle.blocked": "it waits for upstream members of its flow, or for an operator after a timeout",

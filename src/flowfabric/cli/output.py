@@ -113,6 +113,16 @@ def format_age(time: datetime | None, now: datetime) -> str:
     return f"{'in ' if time > now and seconds else ''}{seconds // unit}{name}"
 
 
+def format_duration(duration: timedelta | None) -> str:
+    """Return a duration such as `35ms`, `2.1s` or `3m`."""
+    if duration is None:
+        return ""
+    seconds = duration.total_seconds()
+    if seconds < 1:
+        return f"{round(1000 * seconds)}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else f"{seconds / 60:.1f}m"
+
+
 def format_count(number: int, noun: str) -> str:
     """Return `1 lane`, `2 lanes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -7,6 +7,7 @@ is fenced: it fails if the worker has lost its lease.
 from flowfabric.core.errors import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused, Unavailable
 from flowfabric.core.events.cursor import Start
 from flowfabric.core.events.subscribers import EventFamily, Subscriber
+from flowfabric.core.executions.attempts import StepRetry
 from flowfabric.core.executions.explain import Explanation
 from flowfabric.core.executions.outcomes import (
     Accepted,
@@ -158,11 +159,11 @@ __all__ = [
     "OperatorOnly", "Outcome", "Override", "Page", "PendingWaitpoint", "Policy", "PriorityChanged", "PublicState",
     "RecordedStep", "Refused", "Registered", "Released", "Renewed", "Replayed", "Resumed", "Resumption",
     "RetryScheduled", "Revoked", "Rotated", "Satisfied", "Sealed", "Secret", "Seeded", "Siblings", "Single",
-    "StandingWaitpoint", "Start", "State", "StateVector", "Step", "StepError", "StepStatus", "StepView", "StoreInfo",
-    "StoreOptions", "StoredEdge", "StoredSignal", "Submission", "Submitted", "Subscriber", "Subscription", "Summary",
-    "Suspended", "SuspendedView", "SuspensionReason", "TerminalOutcome", "Tick", "TimeoutOnly", "Timer", "Trigger",
-    "Unavailable", "Unchanged", "Unheld", "UnusedWaitpoints", "WaitEnd", "WaitSnapshot", "WaitingForChildren",
-    "WaitpointClosed", "WaitpointDescription", "WaitpointKind", "WaitpointState", "WaitpointView", "WorkWatch",
-    "WorkerId", "WorkerInfo", "WorkerPage", "all_of", "any_of", "condition_from_json", "condition_to_json", "connect",
-    "missing_signals", "quorum", "view_step",
+    "StandingWaitpoint", "Start", "State", "StateVector", "Step", "StepError", "StepRetry", "StepStatus", "StepView",
+    "StoreInfo", "StoreOptions", "StoredEdge", "StoredSignal", "Submission", "Submitted", "Subscriber", "Subscription",
+    "Summary", "Suspended", "SuspendedView", "SuspensionReason", "TerminalOutcome", "Tick", "TimeoutOnly", "Timer",
+    "Trigger", "Unavailable", "Unchanged", "Unheld", "UnusedWaitpoints", "WaitEnd", "WaitSnapshot",
+    "WaitingForChildren", "WaitpointClosed", "WaitpointDescription", "WaitpointKind", "WaitpointState", "WaitpointView",
+    "WorkWatch", "WorkerId", "WorkerInfo", "WorkerPage", "all_of", "any_of", "condition_from_json", "condition_to_json",
+    "connect", "missing_signals", "quorum", "view_step",
 ]  # fmt: skip

@@ -44,7 +44,9 @@ async def claim_leases(context: Context, request: Claim) -> list[Lease]:
         era = await context.call(renew_era, None)
         leases = [replace(lease, era=era) for lease in leases]
     context.note_leases(leases)
-    context.vacuum.note_claims(len(leases))
+    context.vacuum.claims_left -= len(leases)
+    if context.vacuum.claims_left <= 0:
+        context.vacuum.request()
     if context.claim_namespaces is not None:
         context.claim_namespaces.note_claimed(leases)
     note_times(context, leases, requested_at)

@@ -80,10 +80,6 @@ class Engine:
         """
         return self._context.wakeups.store_now()
 
-    def now_ms(self) -> int:
-        """Return the same time as `now`, in milliseconds since 1970."""
-        return self._context.wakeups.store_now_ms()
-
     def mint_id(self) -> UUID:
         """Return a new id for a call that takes one. If the call is repeated with this id, it has one effect."""
         return self._context.ids.mint()

@@ -9,7 +9,13 @@ from typing import Any
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions import requests
-from flowfabric.core.executions.attempts import MAX_REPORT_BYTES, Continuation, HoldRequest
+from flowfabric.core.executions.attempts import (
+    MAX_REPORT_BYTES,
+    Continuation,
+    HoldRequest,
+    StepRetries,
+    StepRetry,
+)
 from flowfabric.core.executions.postpone import DIVERGED, RUN_FAILED, Postponement
 from flowfabric.core.executions.records import Fence
 from flowfabric.core.executions.requests import (
@@ -21,6 +27,7 @@ from flowfabric.core.executions.requests import (
     FailureReport,
     Progress,
     Step,
+    StepStatus,
 )
 from flowfabric.core.flows.graph import ChildSubmission, EdgeKind, Join, check_quorum
 from flowfabric.core.ids import parse_id, parse_new_id
@@ -101,6 +108,35 @@ def failure_report(
         chance=chance,
         steps=requests.parse_steps(steps),
         detail=None if detail is None else validation.payload(detail, "detail"),
+    )
+
+
+def step_retries(fence: object, retries: object, steps: object) -> StepRetries:
+    """Validate a report of steps that are tried again, and return the request."""
+    request = StepRetries(
+        fence=requests.parse_fence(fence),
+        retries=tuple(_step_retry(retry) for retry in validation.batch(retries, "retries")),
+        steps=requests.parse_steps(steps),
+    )
+    names = {step.name for step in request.steps if step.status is StepStatus.OPEN}
+    for retry in request.retries:
+        if retry.step not in names:
+            message = f"retries must have an open step in steps, but {retry.step!r} has none"
+            raise InvalidRequest("invalid_request", message, field="steps")
+    return request
+
+
+def _step_retry(retry: object) -> StepRetry:
+    if not isinstance(retry, StepRetry):
+        raise InvalidRequest("invalid_type", "retries must contain StepRetry records", field="retries")
+    tries = validation.integer(retry.tries, "tries", 1, validation.MAX_INTEGER)
+    return StepRetry(
+        step=validation.name(retry.step, "step"),
+        tries=tries,
+        max_tries=validation.integer(retry.max_tries, "max_tries", tries, validation.MAX_INTEGER),
+        at=validation.timestamp(retry.at, "at"),
+        message=validation.text(retry.message, "message"),
+        category=validation.name(retry.category, "category"),
     )
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 from flowfabric.core import validation
 from flowfabric.core.errors import FlowFabricError, Unavailable
 from flowfabric.core.executions import requests
+from flowfabric.core.executions.attempts import StepRetry
 from flowfabric.core.executions.outcomes import (
     Continued,
     Delayed,
@@ -57,6 +58,7 @@ from flowfabric.ops.leases.read import READ_JOURNAL, READ_WAITS, IdPage, LeaseQu
 from flowfabric.ops.leases.reclaim import ReclaimRequest, reclaim
 from flowfabric.ops.leases.release import continue_with, delay, fail
 from flowfabric.ops.leases.renew import PROGRESS
+from flowfabric.ops.leases.retry_steps import retry_steps
 from flowfabric.ops.operator.cancel import cancel_own
 from flowfabric.ops.operator.hold import hold_own
 
@@ -202,6 +204,13 @@ class Leases:
     def checkpoint_nowait(self, fence: Fence, steps: Sequence[Step]) -> asyncio.Future[int]:
         """Start to record step results, and return the future of the result that `checkpoint` returns."""
         return self._context.call_nowait(CHECKPOINT, lease_requests.checkpoint(fence, steps))
+
+    async def retry_steps(self, fence: Fence, retries: Sequence[StepRetry], steps: Sequence[Step]) -> int:
+        """Report steps that failed and are tried again, and record their open steps. Return the number of new events.
+
+        Each retry is an event, and the newest is the last failure of the execution. A repeated report has no effect.
+        """
+        return await self._context.call(retry_steps, lease_requests.step_retries(fence, retries, steps))
 
     async def transact(
         self,

@@ -59,7 +59,6 @@ class NotifyHub:
         self._on_due: Callable[[datetime | None], None] | None = None
         # The store's time when the monotonic clock of this process was zero. The wall clock is not used: it may jump.
         self._zero_time: datetime | None = None
-        self._zero_s = 0.0
         self._clock = clock
         notifier.on_commit(self._on_commit)
 
@@ -131,7 +130,6 @@ class NotifyHub:
         latest = store_time - timedelta(seconds=received_at - _MAX_REPLY_S if requested_at is None else requested_at)
         known = self._zero_time
         self._zero_time = max(min(known or latest, latest), store_time - timedelta(seconds=received_at))
-        self._zero_s = self._zero_time.timestamp()
         if known is not None and abs(self._zero_time - known) > _MAX_CLOCK_ERROR and self._on_due is not None:
             # Wake the reconcilers, which chose the end of their sleep by the earlier time.
             self._on_due(None)
@@ -142,11 +140,6 @@ class NotifyHub:
             return self._clock()
         assert self._zero_time is not None, "an engine reads the time when it opens"
         return self._zero_time + timedelta(seconds=time.monotonic())
-
-    def store_now_ms(self) -> int:
-        """Return `store_now` in milliseconds since 1970. This is cheaper, and every step needs it twice."""
-        seconds = self._zero_s + time.monotonic() if self._clock is None else self._clock().timestamp()
-        return int(1000 * seconds)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop listening, and send the remaining announcements within a second, or within `timeout_s`."""

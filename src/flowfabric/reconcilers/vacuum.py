@@ -20,7 +20,7 @@ def draw_claims() -> int:
 
 
 class Vacuum:
-    """Counts claims and vacuums the store when there were enough.
+    """Vacuums the store whenever `claims_left`, which each claim reduces, has reached zero.
 
     Only claims start a vacuum, so a worker that drains starts none. It runs beside the other duties, which must not
     wait for it.
@@ -30,19 +30,18 @@ class Vacuum:
         self._store = store
         self._enabled = enabled
         self._draw = draw
-        self._left = draw()
+        self.claims_left = draw()
         self._is_due = asyncio.Event()
         self._has_warned = False
 
-    def note_claims(self, number: int) -> None:
-        """Count new leases."""
-        self._left -= number
-        if self._left <= 0 and self._enabled:
-            self._left = self._draw()
+    def request(self) -> None:
+        """Vacuum soon, because no claims are left, and count the next ones."""
+        self.claims_left = self._draw()
+        if self._enabled:
             self._is_due.set()
 
     async def run(self) -> None:
-        """Vacuum whenever enough leases were counted, until this task is cancelled."""
+        """Vacuum whenever it was requested, until this task is cancelled."""
         while True:
             await self._is_due.wait()
             self._is_due.clear()

@@ -7,6 +7,7 @@ import inspect
 import logging
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -105,6 +106,7 @@ class CallTracker:
         self._unwinds: dict[Branch | None, int] = {}
         self._has_warned_records = False
         self._has_warned_swallowed = False
+        self._zero_s: float | None = None
 
     @cached_property
     def signals(self) -> ConsumedSignals:
@@ -223,6 +225,15 @@ class CallTracker:
         """
         self.cancel_delivered = True
         self._run.record_writer.enqueue(call.call_id.record(status, ran=ran, cancel_requested=True))
+
+    def to_epoch_ms(self, monotonic_s: float) -> int:
+        """Convert a time of this process's monotonic clock to the store's time, in milliseconds since 1970.
+
+        The store's clock is read only once per run, because reading it takes longer than the rest of a step's record.
+        """
+        if self._zero_s is None:
+            self._zero_s = self._run.now().timestamp() - time.monotonic()
+        return round(1000 * (self._zero_s + monotonic_s))
 
     def find_never_awaited(self) -> InvalidRequest | None:
         """Return an error that names the calls that were made but never awaited, except calls of dropped branches."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowfabric.core import fast_dataclass
 from flowfabric.core.errors import FlowFabricError, NotFound, Refused, Unavailable, is_permanent
+from flowfabric.core.executions.attempts import StepRetry
 from flowfabric.core.executions.requests import Step
 from flowfabric.core.flows.graph import ChildSubmission
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.runtime.journal import Record
+from flowfabric.values import failures
 from flowfabric.values.errors import Unwind
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from flowfabric.runtime.run import TaskRun
 
 T = TypeVar("T")
+_MAX_MESSAGE_CHARACTERS = 1_000
 _LOST_CODES = frozenset(
     {"lease_expired", "lease_revoked", "stale_lease", "execution_not_active", "execution_not_found"}
 )
@@ -29,10 +33,11 @@ MAX_PAUSE_S = 2.0
 
 @fast_dataclass.record(frozen=True, slots=True)
 class EncodedRecord:
-    """A record, and the same record as the step that the engine stores."""
+    """A record, and the same record as the step that the engine stores. `retry` is set if a try of the step failed."""
 
     record: Record
     step: Step
+    retry: StepRetry | None = None
 
 
 class RecordWriter:
@@ -45,15 +50,23 @@ class RecordWriter:
         self._last: asyncio.Future[Any] | None = None
         self._next: asyncio.Task[None] | None = None
 
-    def enqueue(self, record: Record) -> EncodedRecord:
+    def enqueue(self, record: Record, retry: StepRetry | None = None) -> EncodedRecord:
         """Add the record to the next commit.
 
         Raise here if the record cannot be stored, so that the other records of that commit are not affected.
         """
-        encoded = EncodedRecord(record, record.to_step())
+        encoded = EncodedRecord(record, record.to_step(), retry)
         self._run.calls.journal.add(record)
         self._unwritten[record.path] = encoded
         return encoded
+
+    def report(self, record: Record) -> None:
+        """Start to store the record of a step that will be tried again, with an event for people.
+
+        The wait for the next try may be long, and its commit would be the first to store the record.
+        """
+        self.enqueue(record, _retry_of(record))
+        self._start_flush().add_done_callback(_retrieve_error)
 
     def discard(self, record: Record) -> None:
         """Add a record that is already stored to the journal, and drop an unwritten record of the same path."""
@@ -158,12 +171,24 @@ class RecordWriter:
             await asyncio.wait([before])
         self._next = None
         leases, fence = self._run.engine.leases, self._run.lease.fence
+        await self._report_retries()
         children, self._children = self._children[:MAX_BATCH], self._children[MAX_BATCH:]
         records = self._take({child.key for child, _ in children})
         if children:
             await self._submit(children, records)
         elif records:
             await self._write(records, lambda steps: leases.checkpoint(fence, steps))
+
+    async def _report_retries(self) -> None:
+        """Write the records of steps that are tried again, after all earlier records except those of new children."""
+        if all(encoded.retry is None for encoded in self._unwritten.values()):
+            return
+        leases, fence = self._run.engine.leases, self._run.lease.fence
+        keys = {child.key for child, _ in self._children}
+        paths = [path for path in self._unwritten if path not in keys][:MAX_BATCH]
+        records = [self._unwritten.pop(path) for path in paths]
+        retries = [encoded.retry for encoded in records if encoded.retry is not None]
+        await self._write(records, lambda steps: leases.retry_steps(fence, retries, steps))
 
     def _take(self, first: set[str]) -> list[EncodedRecord]:
         """Remove and return as many unwritten records as fit into a commit, first those with the paths in `first`."""
@@ -205,6 +230,26 @@ class RecordWriter:
             for encoded in records:
                 run.hooks.record_stored(run, encoded.record)
         return outcome
+
+
+def _retry_of(record: Record) -> StepRetry:
+    """Return the retry that the record of a step with a failed try describes."""
+    facts = record.facts
+    info = failures.from_json(facts["error"])
+    return StepRetry(
+        step=record.path,
+        tries=facts["tries"],
+        max_tries=facts["retries"] + 1,
+        at=datetime.fromisoformat(facts["due"]),
+        message=f"{info.type}: {info.message}"[:_MAX_MESSAGE_CHARACTERS],
+        category=info.category,
+    )
+
+
+def _retrieve_error(flush: asyncio.Future[Any]) -> None:
+    """Retrieve the error of a commit that no call waits for. Its records stay unwritten, and a later commit raises."""
+    if not flush.cancelled():
+        flush.exception()
 
 
 async def retry_while_owned(

@@ -74,6 +74,10 @@ class StepStore(AggregateStore):
         rows = await self._session.fetch("steps_of", execution_id=execution_id, after=after, limit=limit)
         return [to_step(row) for row in rows]
 
+    async def list_open(self, execution_id: UUID, limit: int) -> list[RecordedStep]:
+        """Return valid steps that have not ended, in the order in which they were recorded."""
+        return [to_step(row) for row in await self._session.fetch("open_steps", execution_id=execution_id, limit=limit)]
+
     async def get(self, execution_id: UUID, name: str) -> RecordedStep | None:
         """Return the valid step with this name."""
         rows = await self._session.fetch("step_named", execution_id=execution_id, name=name)

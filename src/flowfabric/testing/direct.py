@@ -107,12 +107,12 @@ class _DirectClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def now_ms(self) -> int:
-        return int(1000 * self.now().timestamp())
-
 
 class _DirectRecordWriter(RecordWriter):
     async def write(self, record: Record) -> None:
+        self.enqueue(record)
+
+    def report(self, record: Record) -> None:
         self.enqueue(record)
 
     async def commit_with(self, operation: Any, *, keeps_lease: bool = False) -> Any:

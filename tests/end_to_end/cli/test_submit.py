@@ -6,13 +6,14 @@ import asyncio
 import io
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from flowfabric.cli.commands import show
-from flowfabric.engine import Lease, Step, connect
+from flowfabric.engine import Lease, Step, StepRetry, StepStatus, connect
 from tests.end_to_end.cli.shell import Shell
 from tests.scenarios import leased
 from tests.stores import TestStore, opened
@@ -226,12 +227,42 @@ async def test_show_prints_the_details_of_an_execution(store: TestStore, shell: 
     assert '{"order": 7}' in text and "ended_failure" in text and "charge" in text
     [line] = (await shell.run("show", id_, "--steps", "--json")).lines
     execution = json.loads(line)
-    assert (execution["payload"], execution["outcome"]["state"], execution["steps"][0]["payload"]) == (
+    assert (execution["payload"], execution["outcome"]["state"], execution["steps"][0]["value"]) == (
         {"order": 7},
         "failed",
         "paid",
     )
     assert execution["vector"]["public_state"] == "failed"
+
+
+async def test_show_prints_values_tries_durations_and_errors_of_steps(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        lease = await leased(engine)
+        error = '"error":{"type":"OSError","message":"down","category":"net","traceback":"File pay.py, line 3"}'
+        retried = f'{{"due":"2099-01-01T00:00:00+00:00","retries":3,"tries":2,{error}}}'
+        steps = [
+            Step("look_up", b'[{"kind":"step","index":0,"ran":[1900000000000,2150]},{"sum": 7}]'),
+            Step("pay", f'[{{"kind":"step","index":1,"facts":{retried}}},null]'.encode(), status=StepStatus.OPEN),
+        ]
+        at = datetime(2099, 1, 1, tzinfo=UTC)
+        retry = StepRetry(step="pay", tries=2, max_tries=4, at=at, message="OSError: down", category="net")
+        await engine.leases.retry_steps(lease.fence, [retry], steps)
+        id_ = str(lease.execution_id)
+    lines = (await shell.run("show", id_, "--steps")).lines
+    [look_up] = [line for line in lines if " look_up " in line]
+    assert look_up.split()[1:7] == ["look_up", "ok", "1", "2030-03-17", "17:46:40", "2.1s"]
+    assert look_up.endswith('{"sum": 7}')
+    [pay] = [line for line in lines if " pay " in line and "OSError" in line and "try 2" not in line]
+    assert pay.split()[1:4] == ["pay", "open", "2"]
+    assert lines[-2:] == ["pay: open; next try at 2099-01-01 00:00:00", "File pay.py, line 3"]
+    [line] = (await shell.run("show", id_, "--steps", "--json")).lines
+    first, second = json.loads(line)["steps"]
+    assert (first["value"], first["took"], first["tries"]) == ({"sum": 7}, 2.15, 1)
+    assert (second["error"]["message"], second["next_try_at"]) == ("down", "2099-01-01T00:00:00+00:00")
+    assert "step pay, try 2 of 4: OSError: down" in "\n".join((await shell.run("list")).lines)
+    assert "step_retry_scheduled" in "\n".join((await shell.run("history", id_)).lines)
+    [explained] = (await shell.run("explain", id_, "--json")).lines
+    assert json.loads(explained)["facts"]["retrying"][0]["step"] == "pay"
 
 
 async def test_explain_prints_a_sentence_or_facts_as_json(store: TestStore, shell: Shell) -> None:

@@ -12,6 +12,7 @@ from flowfabric.cli.inputs import filter_args, page_args
 from flowfabric.cli.output import (
     format_age,
     format_count,
+    format_duration,
     format_json,
     format_time,
     print_hint,
@@ -22,19 +23,31 @@ from flowfabric.cli.output import (
     to_json,
 )
 from flowfabric.cli.targets import find_execution, find_flow, open_for_reading
-from flowfabric.cli.terminal import Column, Screen, escape_lines, format_facts, format_table
+from flowfabric.cli.terminal import Column, Screen, escape, escape_lines, format_facts, format_table
 from flowfabric.core.errors import InvalidRequest
-from flowfabric.engine import ApproximateCount, Description, Outcome, Page, RecordedStep, State, Summary
+from flowfabric.engine import (
+    ApproximateCount,
+    Description,
+    Outcome,
+    Page,
+    State,
+    StepStatus,
+    StepView,
+    Summary,
+    view_step,
+)
 
 _MAX_VALUE_CHARACTERS = 600
 _MAX_STEPS = 10_000
+_MAX_TRACEBACKS = 3
 _ATTEMPT_COLUMNS = (
     Column("ATTEMPT", align_right=True), Column("ORIGIN", is_optional=True), Column("OUTCOME"), Column("STARTED"),
     Column("TOOK", align_right=True, is_optional=True), Column("WORKER", 8, is_optional=True), Column("FAILURE", 12),
 )  # fmt: skip
 _STEP_COLUMNS = (
-    Column("STEP", align_right=True), Column("NAME", 12), Column("STATUS"), Column("RECORDED", is_optional=True),
-    Column("VALUE", 16),
+    Column("STEP", align_right=True), Column("NAME", 12), Column("STATUS"), Column("TRIES", align_right=True),
+    Column("STARTED", is_optional=True), Column("TOOK", align_right=True), Column("VALUE", 16),
+    Column("LAST ERROR", 16),
 )  # fmt: skip
 
 
@@ -48,7 +61,8 @@ async def show(arguments: argparse.Namespace) -> None:
         else:
             execution = await engine.executions.find(key=arguments.key)
         outcome = await engine.executions.result(execution.id)
-        steps = await engine.executions.steps(execution.id, limit=_MAX_STEPS) if arguments.steps else []
+        records = await engine.executions.steps(execution.id, limit=_MAX_STEPS) if arguments.steps else []
+        steps = [view_step(record) for record in records]
         now = engine.now()
     if arguments.json:
         more = {"steps": steps} if arguments.steps else {}
@@ -58,7 +72,7 @@ async def show(arguments: argparse.Namespace) -> None:
 
 
 def format_execution(
-    execution: Description, outcome: Outcome | None, steps: Sequence[RecordedStep], now: datetime, screen: Screen
+    execution: Description, outcome: Outcome | None, steps: Sequence[StepView], now: datetime, screen: Screen
 ) -> list[str]:
     """Return the execution as lines for people."""
     lines = format_facts(_facts(execution, outcome, now, screen), screen)
@@ -80,15 +94,36 @@ def format_execution(
         lines += ["", *waitpoints_table(execution.waitpoints, now, screen)]
         lines += prompt_lines(execution.waitpoints, screen)
     if steps:
-        rows = [
-            (step.seq, step.name, step.status, format_time(step.recorded_at), _preview(step.payload)) for step in steps
-        ]
-        lines += ["", *format_table(_STEP_COLUMNS, rows, screen)]
+        lines += ["", *_format_steps(steps, screen)]
     if execution.hold_report:
         report = escape_lines(execution.hold_report)
         lines += ["", *(screen.cut(line, screen.width or len(line)) for line in report)]
     if traceback := _last_traceback(execution):
         lines += ["", *escape_lines(traceback)]
+    return lines
+
+
+def _format_steps(steps: Sequence[StepView], screen: Screen) -> list[str]:
+    """Return the steps as a table, and the tracebacks of the newest steps that failed or wait for their next try."""
+    rows = [
+        (
+            step.seq,
+            step.name,
+            step.status,
+            "" if step.tries is None else step.tries,
+            format_time(step.started_at or step.recorded_at),
+            format_duration(step.took),
+            "" if step.status is not StepStatus.OK else _preview(step.value),
+            step.error or "",
+        )
+        for step in steps
+    ]
+    lines = format_table(_STEP_COLUMNS, rows, screen)
+    unsuccessful = [step for step in steps if step.error is not None and step.status is not StepStatus.OK]
+    for step in unsuccessful[-_MAX_TRACEBACKS:]:
+        next_try = f"; next try at {format_time(step.next_try_at)}" if step.next_try_at else ""
+        lines += ["", f"{escape(step.name)}: {step.status}{next_try}"]
+        lines += escape_lines(step.error.traceback if step.error else "")
     return lines
 
 
@@ -236,7 +271,8 @@ def detail(execution: Summary) -> str:
         return f"held: {execution.hold_reason}"
     if execution.lease is not None:
         percent = "" if execution.progress_percent is None else f"{execution.progress_percent}% "
-        return f"{percent}by {execution.lease.worker.name}"
+        failure = f"; {execution.last_failure.message}" if execution.last_failure is not None else ""
+        return f"{percent}by {execution.lease.worker.name}{failure}"
     if execution.cancelled_by is not None:
         return execution.cancel_reason or f"by {execution.cancelled_by}"
     if execution.last_failure is not None and execution.state != "completed":

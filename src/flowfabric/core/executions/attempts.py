@@ -30,6 +30,7 @@ from flowfabric.core.executions.transitions import (
     HOLD_OWN,
     RELEASE,
     RETRY,
+    RETRY_STEP,
     TIME_OUT,
     Transition,
     apply_transition,
@@ -62,6 +63,41 @@ def decide_fail(execution: Execution, request: FailureReport, now: datetime) -> 
         at = now + backoff_delay(execution.policy.backoff, execution.retry_count, request.chance)
         return _retry(execution, at, now, failure, request.digest())
     return _end_execution(execution, FAIL, now, failure, request.digest())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRetry:
+    """A step whose try failed and that is tried again: the number of failed tries, and the time of the next try."""
+
+    step: str
+    tries: int
+    max_tries: int
+    at: datetime
+    message: str
+    category: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRetries:
+    """A worker's report of steps that are tried again, with the records of these steps and perhaps of others."""
+
+    fence: Fence
+    retries: tuple[StepRetry, ...]
+    steps: tuple[Step, ...]
+
+
+def decide_step_retry(execution: Execution, retry: StepRetry, now: datetime) -> Decision[None]:
+    """Note in the history that a try of a step failed. It is the last failure, until there is another one."""
+    message = f"step {retry.step}, try {retry.tries} of {retry.max_tries}: {retry.message}"
+    after = apply_transition(execution, RETRY_STEP, now, failure_message=message, failure_category=retry.category)
+    details = {
+        "step": retry.step,
+        "tries": retry.tries,
+        "max_tries": retry.max_tries,
+        "category": retry.category,
+        "retry_at": retry.at.isoformat(),
+    }
+    return make_decision(None, execution, after, RETRY_STEP, reason=message, details=details)
 
 
 def decide_delay(execution: Execution, request: DelayRequest, now: datetime) -> Decision[Delayed | Released]:

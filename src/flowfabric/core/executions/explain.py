@@ -22,6 +22,7 @@ from flowfabric.core.executions.postpone import (
 )
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import AttemptState, BlockingReason, Ownership, State
+from flowfabric.core.executions.steps import StepView
 from flowfabric.core.executions.views import SuspendedView
 from flowfabric.core.flows.graph import JoinKind
 from flowfabric.core.flows.records import (
@@ -93,7 +94,7 @@ class ExplainContext:
     `workers` are the live workers on the lane, and `wait` is the open suspension. `hold_report` is the report of the
     worker that asked for the hold. `has_route` is False if the execution's route is missing or is that of other work.
     `setbacks` are earlier runs that could not continue. `skipped_signals` is the number of signals that the task could
-    not read.
+    not read. `retrying` are the steps that wait for their next try.
     """
 
     lane: LaneInfo
@@ -106,11 +107,14 @@ class ExplainContext:
     has_route: bool = True
     setbacks: Setbacks = NO_SETBACKS
     skipped_signals: int = 0
+    retrying: Sequence[StepView] = ()
 
 
 def explain(execution: Execution, context: ExplainContext) -> Explanation:
     """Explain why the execution is in its state, and what will change that state."""
     sentence, facts = _EXPLAINERS.get(execution.state, _explain_ended)(execution, context)
+    if context.retrying and execution.state is not State.DELAYED:
+        sentence += f" {_describe_step_retries(context, facts)}"
     request = execution.cancel_request
     if request is not None and not execution.state.is_terminal:
         due = _format_time(request.due_at, context.now, seconds=True)
@@ -184,6 +188,8 @@ def _explain_delayed(execution: Execution, context: ExplainContext) -> Statement
         return f"The wait is over. The resume delay ends at {at}.{overdue}", facts
     if context.setbacks.divergence is not None:
         return _explain_divergence(context.setbacks.divergence, context, facts)
+    if context.retrying:
+        return f"{_describe_step_retries(context, facts)}{overdue}", facts
     if context.setbacks.is_retrying:
         number = context.setbacks.failed_runs
         facts["failed_runs"] = number
@@ -192,6 +198,22 @@ def _explain_delayed(execution: Execution, context: ExplainContext) -> Statement
             facts,
         )
     return f"Delayed until {at}.{overdue}", facts
+
+
+def _describe_step_retries(context: ExplainContext, facts: dict[str, Any]) -> str:
+    """Describe the step whose next try comes first, and count the others."""
+    steps = sorted(context.retrying, key=lambda step: (step.next_try_at or context.now, step.seq))
+    facts["retrying"] = [
+        {"step": step.name, "tries": step.tries, "next_try_at": step.next_try_at, "error": str(step.error)}
+        for step in steps
+    ]
+    first, others = steps[0], len(steps) - 1
+    of = "" if first.max_tries is None else f" of {first.max_tries - 1}"
+    at = _format_time(first.next_try_at, context.now, seconds=True)
+    sentence = f'Step "{first.name}": retry {first.tries}{of} at {at}.'
+    if others:
+        sentence += f" {others} other step{'s are' if others > 1 else ' is'} retried too."
+    return f"{sentence} Last failure: {_first_sentence(str(first.error))}"
 
 
 def _explain_divergence(divergence: Divergence, context: ExplainContext, facts: dict[str, Any]) -> Statement:

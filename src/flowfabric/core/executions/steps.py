@@ -5,7 +5,8 @@ of interest to people:
 
 - `kind`: the kind of call, such as `step`, `sleep` or `approval`
 - `ran`: when the last try of a step ran, as its start in milliseconds since 1970 and its duration in milliseconds
-- `facts`: `tries` is the number of failed tries, `error` the last failure, and `due` the time of the next try
+- `facts`: `tries` is the number of failed tries, `error` the last failure, `due` the time of the next try, and
+  `retries` the number of retries that the step has
 
 A program that uses the engine without the library may store any other payload in its steps.
 """
@@ -44,8 +45,9 @@ class StepView:
     """Public view of a recorded step or of another recorded call.
 
     `value` is its result. Of a call that is no step, `tries`, `started_at` and `took` are None. `started_at` and `took`
-    are those of the last try that has ended; records of earlier releases do not have them. `next_try_at` is set while
-    the step waits for its next try. `error` is the failure of the last try that failed, even if a later try succeeded.
+    are those of the last try that has ended; records of earlier releases do not have them. `next_try_at` and
+    `max_tries` are set while the step waits for its next try. `error` is the failure of the last try that failed, even
+    if a later try succeeded.
     """
 
     seq: int
@@ -58,6 +60,7 @@ class StepView:
     started_at: datetime | None = None
     took: timedelta | None = None
     next_try_at: datetime | None = None
+    max_tries: int | None = None
     error: StepError | None = None
     attempt_index: int
     generation: int
@@ -75,7 +78,7 @@ def view_step(step: RecordedStep) -> StepView:
     """Return the public view of a recorded step."""
     head, value = _read_call(step)
     facts, ran, kind = head.get("facts") or {}, head.get("ran"), head.get("kind")
-    is_retrying = step.status == StepStatus.OPEN and kind in STEP_KINDS and "error" in facts
+    is_retrying = step.status == StepStatus.OPEN and kind in STEP_KINDS and "error" in facts and "due" in facts
     return StepView(
         seq=step.seq,
         name=step.name,
@@ -86,7 +89,8 @@ def view_step(step: RecordedStep) -> StepView:
         tries=_count_tries(step, facts) if kind in STEP_KINDS else None,
         started_at=None if ran is None else _EPOCH + timedelta(milliseconds=ran[0]),
         took=None if ran is None else timedelta(milliseconds=ran[1]),
-        next_try_at=datetime.fromisoformat(facts["due"]) if is_retrying and "due" in facts else None,
+        next_try_at=datetime.fromisoformat(facts["due"]) if is_retrying else None,
+        max_tries=facts["retries"] + 1 if is_retrying and "retries" in facts else None,
         error=_read_error(facts.get("error")),
         attempt_index=step.attempt_index,
         generation=step.generation,

@@ -9,6 +9,7 @@ from flowfabric.core.executions.explain import explain as explain_execution
 from flowfabric.core.executions.postpone import NO_SETBACKS
 from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import State
+from flowfabric.core.executions.steps import StepView, view_step
 from flowfabric.core.flows.records import StoredEdge
 from flowfabric.ops.leases.postpone import read_setbacks
 from flowfabric.ops.locks import read_execution
@@ -17,6 +18,7 @@ from flowfabric.ops.waits.read import read_hold_report, read_wait_views
 from flowfabric.store.transaction import Transaction
 
 _MAX_WORKERS = 1000
+_MAX_OPEN_STEPS = 1000
 
 
 @operation(read_only=True)
@@ -36,11 +38,20 @@ async def explain(tx: Transaction, namespace: str, id_: UUID) -> Explanation:
         now=now,
         dependencies=await _read_dependencies(tx, execution),
         hold_report=await read_hold_report(tx, execution),
+        retrying=await _read_retrying(tx, execution),
         setbacks=await read_setbacks(tx, execution) if may_have_setbacks else NO_SETBACKS,
         skipped_signals=await tx.waits.skipped_signals(id_) if wait is not None and execution.signal_seq else 0,
         workers=await tx.workers.page(namespace, execution.lane, now, _MAX_WORKERS) if needs_workers else (),
     )
     return explain_execution(execution, context)
+
+
+async def _read_retrying(tx: Transaction, execution: Execution) -> tuple[StepView, ...]:
+    """Return the steps of the execution that wait for their next try."""
+    if execution.started_at is None or execution.state.is_terminal:
+        return ()
+    steps = [view_step(step) for step in await tx.steps.list_open(execution.id, _MAX_OPEN_STEPS)]
+    return tuple(step for step in steps if step.next_try_at is not None)
 
 
 async def _read_dependencies(tx: Transaction, execution: Execution) -> Dependencies | None:

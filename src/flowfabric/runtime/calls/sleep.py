@@ -88,4 +88,4 @@ class Poll(StepCall):
             record = self.call_id.record(StepStatus.OPEN, ran=self.ran, due=due.isoformat(), asked=tries)
             self.run.record_writer.enqueue(record)
             await self._back_off(due)
-            self.started_ms = self.run.engine.now_ms()
+            self.start_try()

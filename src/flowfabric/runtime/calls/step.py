@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -191,7 +192,7 @@ class StepCall(DurableCall[Any]):
     """
 
     kind = "step"
-    started_ms = 0
+    started_s = 0.0
     ran: tuple[int, int] | None = None
     failed: Mapping[str, Any] = {}
 
@@ -234,7 +235,7 @@ class StepCall(DurableCall[Any]):
                 begun = {"tries": tries, **self.failed, "begun": True}
                 await self.run.record_writer.write(self.call_id.record(StepStatus.OPEN, **begun))
                 self.run.calls.check_cancel(self)
-            self.started_ms = self.run.engine.now_ms()
+            self.start_try()
             try:
                 return await self._succeed()
             except Exception as error:
@@ -251,10 +252,15 @@ class StepCall(DurableCall[Any]):
         await self.run.record_writer.write(self.record_result(stored.data))
         return stored.value
 
+    def start_try(self) -> None:
+        """Note when a try begins."""
+        self.started_s = time.monotonic()
+        self.ran = (self.run.calls.to_epoch_ms(self.started_s), 0)
+
     def end_try(self) -> None:
-        """Note how long the present try took."""
-        started_ms = self.started_ms
-        self.ran = (started_ms, max(0, self.run.engine.now_ms() - started_ms))
+        """Note how long the try took."""
+        if self.ran is not None:
+            self.ran = (self.ran[0], int(1000 * (time.monotonic() - self.started_s)))
 
     def record_result(self, value: bytes, **facts: Any) -> Record:
         """Return the record of the result, with the last failure if an earlier try failed."""
@@ -396,10 +402,11 @@ class StepCall(DurableCall[Any]):
         if is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried:
             raise await self._record_failure(info, tries, encode_declared, error)
         due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
-        document = failures.to_json(info)
-        self.failed = {"tries": tries, "error": document}
-        record = self.call_id.record(StepStatus.OPEN, ran=self.ran, due=due.isoformat(), **self.failed)
-        self.run.record_writer.enqueue(record)
+        self.failed = {"tries": tries, "error": failures.to_json(info)}
+        record = self.call_id.record(
+            StepStatus.OPEN, ran=self.ran, due=due.isoformat(), retries=self.plan.retries, **self.failed
+        )
+        self.run.record_writer.report(record)
         return due.isoformat()
 
     async def _record_failure(

@@ -41,6 +41,15 @@ WHERE execution_id = :execution_id
 ORDER BY seq
 LIMIT :limit
 
+-- name: open_steps
+SELECT seq, name, status, payload, encoding, attempt_index, generation, recorded_at
+FROM ff.step
+WHERE execution_id = :execution_id
+    AND struck_by IS NULL
+    AND status = 'open'
+ORDER BY seq
+LIMIT :limit
+
 -- name: step_named
 SELECT seq, name, status, payload, encoding, attempt_index, generation, recorded_at
 FROM ff.step

@@ -90,6 +90,7 @@ TABLE: dict[str, Row] = {
     "SATISFY_IMMEDIATELY": Row(_LEASED, SAME, SAME, SAME, 0, "lifecycle.resumed", _GONE, SAME),
     "DELIVER": Row(_SUSPENDED, SAME, SAME, SAME, 0, "signal.delivered", "target_not_signalable"),
     "BUFFER": Row(LIVE, SAME, SAME, SAME, 0, "signal.buffered", "target_not_signalable"),
+    "RETRY_STEP": Row(_LEASED, SAME, SAME, SAME, 0, "lease.step_retry_scheduled", _GONE, SAME),
     "SKIP_SIGNAL": Row(_LEASED, SAME, SAME, SAME, 0, "signal.unreadable", _GONE, SAME),
     "RESUME": Row(_SUSPENDED, "waiting", *_RESUMED, 0, "lifecycle.resumed", _AWAKE),
     "RESUME_DELAYED": Row(_SUSPENDED, "delayed", *_RESUMED_LATER, 0, "lifecycle.resumed", _AWAKE),
