@@ -44,6 +44,7 @@ _ARRAYS = {
     "flow_id": "array_fill(NULL::UUID, ARRAY[{size}])",
     "member_name": "array_fill(NULL::TEXT, ARRAY[{size}])",
     "parent_id": "array_fill(NULL::UUID, ARRAY[{size}])",
+    "creator": "array_fill(NULL::TEXT, ARRAY[{size}])",
     "ready_at": "array_fill(NULL::TIMESTAMPTZ, ARRAY[{size}])",
     "deadline_at": "array_fill(NULL::TIMESTAMPTZ, ARRAY[{size}])",
     "deadline_us": "array_fill(NULL::BIGINT, ARRAY[{size}])",
@@ -72,10 +73,10 @@ def pgbench_script(schema: str, route: str, size: int) -> str:
     statements = load_statements(Dialect(f'"{schema}".', numbered=True), "flowfabric.backends.postgres")
     fill = {name: text.format(size=size, route=route) for name, text in _ARRAYS.items()}
     claim = _inline(statements["claim_waiting"], fill)
-    head, _, _ = claim.rpartition("SELECT\n    seen.all_locked")
+    head, _, _ = claim.rpartition("SELECT\n    seen.is_incomplete")
     taken = {"execution_id": ":ids", "epoch": ":epochs", "lease_id": ":leases"}
-    complete = _inline(statements["complete_if_owned"], fill | taken)
-    return f"{_inline(statements['insert_executions'], fill)};\n{head}{_CLAIMED} \\gset\n{complete};\n"
+    complete = _inline(statements["complete_single_if_owned"], fill | taken)
+    return f"{_inline(statements['insert_single_executions'], fill)};\n{head}{_CLAIMED} \\gset\n{complete};\n"
 
 
 async def pgbench_rate(dsn: str, script: Path, size: int, clients: int, seconds: float) -> float:
@@ -131,8 +132,9 @@ def _raw_cycle(connection: sqlite3.Connection, statements: Mapping[str, Statemen
         "encoding": "json", "tags": "{}", "policy": "{}", "idempotency_key": None, "fingerprint": b"0",
         "lease_ttl_policy_us": 30_000_000, "attempt_timeout_policy_us": None, "retention_policy_us": 86_400_000_000,
         "state": "waiting", "blocking_reason": "waiting_for_worker", "plain": True,
-        "flow_id": None, "member_name": None, "parent_id": None, "ready_at": None, "deadline_at": None,
-        "deadline_us": None, "now": now, "lanes": '["default"]', "capabilities": "[]", "kinds": None, "limit": size,
+        "flow_id": None, "member_name": None, "parent_id": None, "creator": None, "ready_at": None,
+        "deadline_at": None, "deadline_us": None, "now": now,
+        "lanes": '["default"]', "capabilities": "[]", "kinds": None, "limit": size,
         "worker": "raw", "instance": "raw", "ttl_us": None, "result": b"1", "digest": "d", "epoch": 1,
     }  # fmt: skip
     connection.execute("BEGIN IMMEDIATE")

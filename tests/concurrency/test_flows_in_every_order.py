@@ -311,7 +311,7 @@ async def test_two_operations_keep_the_rules_in_every_order_of_statements(
     arrange: Callable[[Engine], Any],
     deadlocks: list[BaseException],
 ) -> None:
-    orders, most = Orders(switches=size.of(1, 1, 2)), size.of(8, 99, 999)
+    orders, most = Orders(switches=size.of(1, 1, 2)), size.of(16, 99, 999)
     async with two_walkers(store, clock) as walkers:
         while orders.runs < most:
             pair: Pair = await arrange(engine)

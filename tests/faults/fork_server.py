@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +112,9 @@ def _become_worker(work: Any, order: dict[str, Any]) -> None:
         os.dup2(null, 1)
         work(order)
         code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         os._exit(code)
 

@@ -19,7 +19,7 @@ PLANTED_IN_CANCELS = (
         Edit(HINTS, "if is_taken or after.cancel_request != before.cancel_request:", "if is_taken:"),
     ),
     PlantedFault(
-        "a worker gets hints about what it did itself",
+        "a worker gets hints about its own changes",
         f"{NAMED}::test_worker_gets_no_hint_about_what_it_did_itself[sqlite-suspend]",
         Edit(HINTS, " and after.former.digest is None", ""),
     ),

@@ -79,7 +79,7 @@ PLANTED_IN_CODE = (
              "return isinstance(value, classes)\n    except ZeroDivisionError:"),
     ),
     PlantedFault(
-        "the text of an exception may raise what is not an Exception",
+        "the text of an exception may raise any BaseException",
         f"{HOSTILE}::test_body_that_raises_a_hostile_error_fails_after_its_retries[memory-InterruptingStr]",
         Edit(GUARDS, "return read()\n    except BaseException:", "return read()\n    except Exception:"),
     ),

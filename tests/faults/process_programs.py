@@ -255,8 +255,6 @@ def write_line(line: str) -> None:
 
 def main(program: str, url: str, schema: str, argument: str) -> None:
     if program == "work":
-        # A shell lets the programs that it starts in the background ignore SIGINT, and so do their children.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         app = interruptible_app(url, schema, Path(argument))
         write_line("ready")
         app.run(concurrency=8, lease="2s")

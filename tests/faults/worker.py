@@ -7,7 +7,6 @@ work, and records anything else as `broke`, which no run may contain.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import mmap
 import os
@@ -296,10 +295,14 @@ class Worker:
         worker = WorkerId("zombie", self.instance)
         lease = await self.retry_until_available(lambda: engine.leases.claim_execution(self.order["execution"], worker))
         self.witness.write("holding", **self.facts(lease))
-        with contextlib.suppress(FlowFabricError):
-            while not self.run.woken_path(self.instance).exists():
+        while not self.run.woken_path(self.instance).exists():
+            try:
                 await engine.leases.renew(lease.fence)
-                await asyncio.sleep(0.02)
+            except FlowFabricError as error:
+                if error.code != "lease_busy":
+                    self.witness.write("not renewed", code=error.code)
+                    break
+            await asyncio.sleep(0.02)
         for operation, write in stale_writes(engine, lease.fence).items():
             try:
                 result = await write()

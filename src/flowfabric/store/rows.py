@@ -58,35 +58,7 @@ def to_epoch_us(value: datetime) -> int:
 
 def to_uuid(value: Any) -> Any:
     """Return an id column as a UUID. The value may be a UUID or text."""
-    if not isinstance(value, str):
-        return value
-    id_ = _ids.get(value)
-    if id_ is None:
-        _make_room()
-        id_ = _ids[value] = UUID(value)
-    return id_
-
-
-def format_id(id_: UUID) -> str:
-    """Return an id as the text that SQLite stores."""
-    text = _texts.get(id_.int)
-    if text is None:
-        _make_room()
-        text = _texts[id_.int] = str(id_)
-        _ids[text] = id_
-    return text
-
-
-# The ids that were converted last. An id is written and read many times while its execution runs.
-_ids: dict[str, UUID] = {}
-_texts: dict[int, str] = {}
-_MAX_IDS = 8_192
-
-
-def _make_room() -> None:
-    if max(len(_ids), len(_texts)) >= _MAX_IDS:
-        _ids.clear()
-        _texts.clear()
+    return UUID(value) if isinstance(value, str) else value
 
 
 def to_bytes(value: Any) -> Any:

@@ -59,8 +59,14 @@ class Graveyard:
         self.instances: dict[UUID, str] = {}
         self.frozen: dict[UUID, Kill] = {}
 
-    async def freeze(self, number: int) -> list[UUID]:
-        """Create executions, each leased by a process that is frozen while it works."""
+    async def freeze_new(self, number: int) -> list[UUID]:
+        """Create executions, each leased by a process that is then frozen."""
+        ids = await self.lease(number)
+        await self.freeze(ids)
+        return ids
+
+    async def lease(self, number: int) -> list[UUID]:
+        """Create executions, each leased by a process that keeps its lease."""
         ids = []
         for place in range(number):
             result = await self.engine.executions.submit("job", b'{"plan": "plain"}', policy=Policy(lease_ttl=LEASE_S))
@@ -72,10 +78,13 @@ class Graveyard:
             ids.append(result.id)
         for place, id_ in enumerate(ids):
             await asyncio.to_thread(self._await_lease, FIRST_SLOT + place, self.pids[id_])
+        return ids
+
+    async def freeze(self, ids: list[UUID]) -> None:
+        """Freeze the processes that lease these executions."""
         for place, id_ in enumerate(ids):
             flag = await asyncio.to_thread(self._freeze, FIRST_SLOT + place, self.pids[id_])
             self.frozen[id_] = Kill(self.instances[id_], time.time(), flag)
-        return ids
 
     async def wake(self, ids: list[UUID]) -> None:
         """Wake zombies and wait until they have tried every write."""
@@ -147,14 +156,16 @@ async def freeze_workers(store: TestStore, folder: Path, forks: ForkServer, *, w
         for _ in range(waves):
             zombies = Graveyard(engine, crew, client)
             # A third of the zombies wakes after another worker has taken over and ended the execution.
-            ids = await zombies.freeze(width // 3)
+            ids = await zombies.lease(width // 3)
             crew.hire(FINISHERS)
+            await asyncio.sleep(LEASE_S)  # The other workers start.
+            await zombies.freeze(ids)
             await all_ended(camera)
             crew.dismiss()
             taken_over += zombies.frozen.values()
             changes += await _wake(store, zombies, ids)
             # A third wakes before a duty ends the expired lease, and a third while another worker holds the lease.
-            late = await zombies.freeze(width - width // 3)
+            late = await zombies.freeze_new(width - width // 3)
             await asyncio.sleep(1.1 * LEASE_S)
             changes += await _wake(store, zombies, late[::2])
             await engine.reconcilers.tick()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -44,6 +45,8 @@ async def run_child(name: str, backend: Backend, faults: int, seed: int) -> dict
 
 def main(name: str, backend: Backend, faults: str, seed: str) -> None:
     """Run the suite or measurement of this name, and print its counts as the last line."""
+    # A shell lets the programs that it starts in the background ignore SIGINT, and so do their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     suites = {row.name: row.run for row in ROWS}
     measurements = {measurement.name: measurement.measure for measurement in MEASUREMENTS}
     run = (suites | measurements)[name]

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
-from flowfabric.store.rows import format_id, to_epoch_us
+from flowfabric.store.rows import to_epoch_us
 from flowfabric.store.session import Batch, Parameters, Row, check_row_count
 from flowfabric.store.statements import Part, Statement
 
@@ -121,4 +121,4 @@ def _to_json(values: list[object]) -> str:
 
 
 _PLAIN = frozenset({str, int, bytes, type(None), bool})
-_CONVERTERS: dict[type, Callable[[Any], object]] = {UUID: format_id, datetime: to_epoch_us, list: _to_json}
+_CONVERTERS: dict[type, Callable[[Any], object]] = {UUID: str, datetime: to_epoch_us, list: _to_json}
