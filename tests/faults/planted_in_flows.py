@@ -77,7 +77,7 @@ PLANTED_IN_FLOWS = (
     PlantedFault(
         "replay leaves skipped members behind",
         f"{DOWNSTREAM}::test_replay_brings_back_every_member_skipped_because_of_the_failure[sqlite]",
-        Edit("core/flows/reopening.py", "if self.downstream and is_skipped", "if False and is_skipped"),
+        Edit("core/flows/reopening.py", "if self.downstream and self._members[id_]", "if False and self._members[id_]"),
     ),
     PlantedFault(
         "replay revives members that can never start",
@@ -98,11 +98,6 @@ PLANTED_IN_FLOWS = (
         "fast completion forgets the members left behind",
         f"{DOWNSTREAM}::test_flow_that_left_a_member_behind_fails_even_if_its_last_member_completes_later[postgres]",
         Edit("backends/postgres/sql/flow.sql", "AND NOT f.was_replayed", ""),
-    ),
-    PlantedFault(
-        "replay blocks a member that was claimed meanwhile",
-        f"{IN_EVERY_ORDER}[claim races with upstream replay-postgres]",
-        Edit("ops/flows/replay.py", "if execution.started_at is not None:", "if False:"),
     ),
     PlantedFault(
         "repeated flow replay replays a member twice",
