@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 import tempfile
@@ -22,6 +23,8 @@ def play(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--store", metavar="URL", help="postgresql://… or the path of a SQLite file")
     chosen = parser.parse_args().store or os.environ.get(STORE)
+    # Some examples fail on purpose, so keep the log out of their output.
+    logging.basicConfig(level=logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="flowfabric-") as folder:
         os.environ[STORE] = chosen or str(Path(folder, "example.db"))
         try:

@@ -301,3 +301,40 @@ async def test_only_categories_and_classes_of_the_policy_are_retried(engine: Eng
         lease = await leased(engine, policy=policy)
         outcome = await engine.leases.fail(lease.fence, "no", category=category, failure_class=failure_class)
         assert isinstance(outcome, RetryScheduled) == is_retried, (category, failure_class)
+
+
+@pytest.mark.parametrize(
+    ("detail", "traceback"),
+    [
+        (b'{"traceback": "shop.py, line 3"}', "shop.py, line 3"),
+        (b'{"traceback": "a\\u0000b\\ud800"}', "a\\x00b\\ud800"),
+        (b'{"traceback": 5}', None),
+        (b'{"traceback": ""}', None),
+        (b'["traceback"]', None),
+        (b"\xff\x00", None),
+        (b"[" * 100_000, None),
+        (None, None),
+    ],
+    ids=["text", "unstorable", "number", "empty", "list", "binary", "nested", "none"],
+)
+async def test_event_of_a_failure_has_the_traceback_of_its_detail(
+    engine: Engine, detail: bytes | None, traceback: str | None
+) -> None:
+    lease = await leased(engine, policy=ONE_SHOT)
+
+    assert await engine.leases.fail(lease.fence, "broken", detail=detail) == FAILED
+
+    *_, event = await engine.executions.history(lease.execution_id)
+    assert event.details is not None and event.details.get("traceback") == traceback
+    [attempt] = (await engine.executions.describe(lease.execution_id)).attempts
+    assert attempt.traceback == (traceback or "")
+
+
+async def test_reply_to_a_failure_numbers_the_retry(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine, policy=Policy(max_retries=2))
+    first = await engine.leases.fail(lease.fence, "broken")
+    repeated = await engine.leases.fail(lease.fence, "broken")
+
+    assert isinstance(first, RetryScheduled) and isinstance(repeated, RetryScheduled)
+    assert (first.retry, first.max_retries) == (1, 2)
+    assert repeated == first and repeated.retry == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Collection, Iterator
@@ -29,6 +30,17 @@ EXCERPTS = [page for page in WITH_PROGRAMS if page.parent == DOCS / "examples"]
 PROGRAMS = [page for page in WITH_PROGRAMS if page not in EXCERPTS and page not in FOLLOWED]
 # The server settings that an App requires.
 DURABLE = {"fsync": "on", "full_page_writes": "on"}
+
+
+@pytest.fixture(autouse=True)
+def _restore_loggers() -> Iterator[None]:
+    """Restore the loggers that a program of a page has configured."""
+    loggers = [logging.getLogger(name) for name in ("flowfabric", "flowfabric.task")]
+    before = [(list(logger.handlers), logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 @pytest.mark.parametrize("page", PROGRAMS, ids=name)

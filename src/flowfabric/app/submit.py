@@ -192,8 +192,9 @@ async def _check_workers(app: App, engine: Engine, submission: Submission) -> No
         missing = find_missing_worker(lane, kind, tuple(submission.requires), page.items)
         if missing is not None and page.next_cursor is None and (kind, lane) not in warned:
             warned.add((kind, lane))
-            start = "start a worker of its app: flowfabric worker MODULE:APP"
-            _log.warning("%s has been waiting for %g s: %s; %s", kind, _WARN_AFTER_S, missing.sentence, start)
+            reason = f"{missing.sentence}; start a worker of its app: flowfabric worker MODULE:APP"
+            fields = {"task": kind, "namespace": engine.namespace}
+            _log.warning("%s has been waiting for %g s: %s", kind, _WARN_AFTER_S, reason, extra=fields)
 
 
 async def _submit_in_transaction(engine: Engine, connection: object, submission: Submission) -> Submitted:

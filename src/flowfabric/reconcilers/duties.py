@@ -17,7 +17,7 @@ from flowfabric.ops.flows.cancel import sweep
 from flowfabric.ops.keys import collect_keys, expired_kids
 from flowfabric.ops.waits.resume import expire_waitpoints, fire_timers, time_out_suspensions
 from flowfabric.ops.workers import lapsed_workers, sweep_workers
-from flowfabric.reconcilers.duty import REMOVAL_BATCH, Duties, Duty, RowDuty, Tick, Tickable, reconcile_with
+from flowfabric.reconcilers.duty import REMOVAL_BATCH, DecisionDuty, Duties, Duty, RowDuty, Tick, Tickable
 from flowfabric.store.ports import Store
 
 _log = logging.getLogger("flowfabric.reconcilers")
@@ -26,19 +26,16 @@ _log = logging.getLogger("flowfabric.reconcilers")
 def make_duties(retention: EventRetention) -> Sequence[Tickable]:
     """Return all duties in the order in which they run."""
     return (
-        Duty("lease_expiry", reconcile_with(decide_lease_check)),
-        Duty("delayed_work", reconcile_with(decide_ready)),
-        Duty(
-            "attempt_timeout",
-            reconcile_with(lambda execution, now: decide_attempt_timeout(execution, random.random(), now)),
-        ),
-        Duty("deadline", reconcile_with(decide_deadline)),
+        DecisionDuty("lease_expiry", decide_lease_check),
+        DecisionDuty("delayed_work", decide_ready),
+        DecisionDuty("attempt_timeout", lambda execution, now: decide_attempt_timeout(execution, random.random(), now)),
+        DecisionDuty("deadline", decide_deadline),
         Duty("suspension_timeout", time_out_suspensions),
         Duty("timers", fire_timers),
         Duty("waitpoint_expiry", expire_waitpoints),
         RowDuty("key_collection", expired_kids, collect_keys),
         Duty("flow_cancellation", sweep),
-        Duty("cancel_grace", reconcile_with(decide_due_cancel)),
+        DecisionDuty("cancel_grace", decide_due_cancel),
         Duties(
             Duty("retention", partial(purge, keep_events=retention.retention), REMOVAL_BATCH),
             RowDuty("retention", find_keys_to_drop, drop_keys, REMOVAL_BATCH),
@@ -58,7 +55,7 @@ def make_lease_terms_duty() -> Duty:
 
     Such leases exist only after the store's clock went back, so this duty has no due time.
     """
-    return Duty("lease_terms", reconcile_with(decide_lease_check))
+    return DecisionDuty("lease_terms", decide_lease_check)
 
 
 class _SubscriberExpiry:

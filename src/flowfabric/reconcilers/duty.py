@@ -12,7 +12,9 @@ from uuid import UUID
 
 from flowfabric.core.errors import Unavailable
 from flowfabric.core.executions.decision import Decision
+from flowfabric.core.executions.outcomes import RetryScheduled
 from flowfabric.core.executions.records import Execution
+from flowfabric.core.executions.states import State
 from flowfabric.ops.reconcile import reconcile as reconcile_executions
 from flowfabric.store.ports import Store
 from flowfabric.store.transaction import Transaction
@@ -26,6 +28,7 @@ Row = TypeVar("Row", bound=Hashable)
 Decide = Callable[[Execution, datetime], Decision[Any] | None]
 FindRows = Callable[[Transaction, datetime, int], Coroutine[Any, Any, list[Row]]]
 ReconcileRows = Callable[[Transaction, Sequence[Row]], Coroutine[Any, Any, int]]
+LOG = logging.getLogger("flowfabric")
 _log = logging.getLogger("flowfabric.reconcilers")
 
 
@@ -123,13 +126,66 @@ class Duty(RowDuty[UUID]):
         return await tx.due.list_due(self.name, now, limit)
 
 
-def reconcile_with(decide: Decide) -> ReconcileRows[UUID]:
-    """Return a function that locks the due executions, calls `decide` for each, and writes its decisions."""
+class DecisionDuty(Duty):
+    """A duty that decides about each due execution, and logs the failures, which no worker sees, after their commit."""
 
-    async def reconcile(tx: Transaction, ids: Sequence[UUID]) -> int:
-        return await reconcile_executions(tx, ids, decide)
+    def __init__(self, name: str, decide: Decide) -> None:
+        super().__init__(name, self._reconcile_executions)
+        self._decide = decide
+        self._failures: dict[UUID, _Failure] = {}
 
-    return reconcile
+    async def tick(self, store: Store) -> Tick:
+        """Reconcile one batch of due executions, then log the failures."""
+        self._failures.clear()
+        tick = await super().tick(store)
+        while self._failures:
+            _log_failure(*self._failures.popitem())
+        return tick
+
+    async def _reconcile_executions(self, tx: Transaction, ids: Sequence[UUID]) -> int:
+        failures: dict[UUID, _Failure] = {}
+
+        def decide(execution: Execution, now: datetime) -> Decision[Any] | None:
+            decision = self._decide(execution, now)
+            if decision is not None and (failure := _find_failure(decision)) is not None:
+                failures[execution.id] = failure
+            return decision
+
+        count = await reconcile_executions(tx, ids, decide)
+        self._failures.update(failures)
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A failed attempt: the fields and the text of its log record. `is_final` means that the execution has failed."""
+
+    fields: dict[str, Any]
+    text: str
+    is_final: bool
+
+
+def _find_failure(decision: Decision[Any]) -> _Failure | None:
+    """Return the failure that a decision writes, or None if it writes another change."""
+    before, after, outcome = decision.before, decision.after, decision.outcome
+    if after is None or not (isinstance(outcome, RetryScheduled) or after.state is State.FAILED):
+        return None
+    fields = {
+        "execution_id": str(before.id),
+        "task": before.kind,
+        "step": None,
+        "attempt": before.attempt_index,
+        "namespace": before.namespace,
+    }
+    if not isinstance(outcome, RetryScheduled):
+        return _Failure(fields, f"failed: {after.failure_message}", is_final=True)
+    end = f"try {outcome.retry} of {outcome.max_retries + 1}, next try at {outcome.at:%Y-%m-%d %H:%M:%S} UTC"
+    return _Failure(fields, f"failed, {end}: {after.failure_message}", is_final=False)
+
+
+def _log_failure(id_: UUID, failure: _Failure) -> None:
+    level = logging.ERROR if failure.is_final else logging.WARNING
+    LOG.log(level, "%s %s %s", failure.fields["task"], id_, failure.text, extra=failure.fields)
 
 
 class Backoffs(Generic[Row]):

@@ -8,7 +8,6 @@ active, the run can be suspended.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextvars import Context, ContextVar
@@ -20,6 +19,7 @@ from uuid import UUID
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.fast_dataclass import record
 from flowfabric.runtime.journal import CallId, Record, Scope
+from flowfabric.runtime.log import LOG, log_fields
 from flowfabric.store.forks import Forks, call_after_fork, check_not_forked
 from flowfabric.values.errors import InputMismatch
 from flowfabric.values.placeholders import ENCODING
@@ -447,7 +447,6 @@ async def _arguments(run: TaskRun) -> Arguments:
 # ends, since their results would be lost and they can make no durable calls. On the user's loop they continue.
 
 
-LOG = logging.getLogger("flowfabric")
 _PACKAGE = str(Path(__file__).parent.parent)
 _CANCEL_TIMEOUT_S = 1.0
 _MAX_NAMES = 5
@@ -482,14 +481,14 @@ async def cancel_raw_tasks(run: TaskRun) -> None:
         return
     names = sorted(_task_name(task) for task in tasks)
     shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
-    LOG.warning(
-        "%s left asyncio tasks behind, which are cancelled: %s; await the tasks you start", run.task.name, shown
-    )
+    message, fields = "%s left asyncio tasks behind, which are cancelled: %s", log_fields(run.lease)
+    LOG.warning(f"{message}; await the tasks you start", run.task.name, shown, extra=fields)
     for task in tasks:
         task.cancel()
     _, stubborn = await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
     for task in stubborn:
-        LOG.error("%s left an asyncio task behind that cannot be cancelled: %s", run.task.name, _task_name(task))
+        message = "%s left an asyncio task behind that cannot be cancelled: %s"
+        LOG.error(message, run.task.name, _task_name(task), extra=fields)
 
 
 def _task_name(task: asyncio.Task[Any]) -> str:

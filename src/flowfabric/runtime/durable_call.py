@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import BRANCH, Branch, drop_body
 from flowfabric.runtime.journal import KEYED, CallId, Journal, Mismatch, Record, Scope
+from flowfabric.runtime.log import LOG, log_fields
 from flowfabric.runtime.waits import ConsumedSignals, DueTimeReached, Verdict, Wait, close_waitpoints
 from flowfabric.values import guards
 from flowfabric.values.errors import CancelRequested, Unwind
@@ -83,7 +83,6 @@ def _handled_errors() -> list[BaseException]:
     return errors
 
 
-LOG = logging.getLogger("flowfabric")
 WARN_RECORDS = 1_000
 MAX_RECORDS = 10_000
 MAX_UNWINDS = 100
@@ -141,7 +140,8 @@ class CallTracker:
         elif not record.is_final:
             self.is_live = True
         elif self._run.app.arguments == "warn" and record.digest != call_id.digest:
-            LOG.warning("%s has other arguments than its record", call_id.path)
+            fields = log_fields(self._run.lease, call_id.path)
+            LOG.warning("%s has other arguments than its record", call_id.path, extra=fields)
         return call_id, record
 
     def diverge(self, report: str) -> NoReturn:
@@ -161,6 +161,7 @@ class CallTracker:
                 self._run.task.name,
                 self._run.lease.execution_id,
                 named,
+                extra=log_fields(self._run.lease),
             )
         return report
 
@@ -191,7 +192,8 @@ class CallTracker:
         times = self._unwinds[branch] = self._unwinds.get(branch, 0) + 1
         if times >= MAX_UNWINDS:
             self.is_cut_off = True
-            LOG.error("%s keeps swallowing Unwind and is abandoned; let BaseException pass", self._run.task.name)
+            message = "%s keeps swallowing Unwind and is abandoned; let BaseException pass"
+            LOG.error(message, self._run.task.name, extra=log_fields(self._run.lease))
             drop_body(self._run, self._run.body)
         elif self._unwinds[branch] > 1 and branch is not None and _continues(branch):
             self.warn_swallowed()
@@ -201,8 +203,8 @@ class CallTracker:
         """Warn once that the code of this task caught `Unwind` and continued."""
         if not self._has_warned_swallowed:
             self._has_warned_swallowed = True
-            name = self._run.task.name
-            LOG.warning("%s swallowed Unwind, so its result is ignored; let BaseException pass", name)
+            message = "%s swallowed Unwind, so its result is ignored; let BaseException pass"
+            LOG.warning(message, self._run.task.name, extra=log_fields(self._run.lease))
 
     def check_cancel(self, call: DurableCall[Any]) -> None:
         """Raise `CancelRequested` at the first call without a recorded outcome, if a cancellation was requested.
@@ -253,10 +255,11 @@ class CallTracker:
         number = len(self.journal)
         if number < WARN_RECORDS:
             return
-        task = self._run.task.name
+        task, lease = self._run.task.name, self._run.lease
         if not self._has_warned_records:
             self._has_warned_records = True
-            LOG.warning("%s %s has %d records; %s", task, self._run.lease.execution_id, number, _ADVICE)
+            message = "%s %s has %d records; %s"
+            LOG.warning(message, task, lease.execution_id, number, _ADVICE, extra=log_fields(lease))
         if number >= MAX_RECORDS:
             message = f"it has {number} records, the limit is {MAX_RECORDS}; {_ADVICE}"
             raise InvalidRequest("too_many_steps", message, limit=MAX_RECORDS)

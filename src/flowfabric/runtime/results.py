@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,6 +11,7 @@ from uuid import UUID
 from flowfabric.core.executions.requests import Submission
 from flowfabric.core.executions.states import BlockingReason, State
 from flowfabric.core.executions.views import Description, Outcome, StateSnapshot
+from flowfabric.runtime.log import LOG, log_fields
 from flowfabric.values import ValueCodec, codec_for, failures, guards
 from flowfabric.values.aliases import Duration
 from flowfabric.values.codecs import StoredValue
@@ -175,9 +175,6 @@ def parse_object(text: bytes | None) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-LOG = logging.getLogger("flowfabric")
-
-
 _warned: set[tuple[str, str]] = set()
 
 
@@ -191,8 +188,10 @@ def store_result(value: Any, codec: ValueCodec[Any], call: DurableCall[Any]) -> 
     if stored.difference is not None:
         if call.run.hooks.is_strict:
             raise ValueRefused(f"{call.path}: {stored.difference}", path=call.path)
-        task, name = call.run.task.name, call.path.rpartition("/")[2].partition("#")[0].partition("[")[0]
+        task, lease = call.run.task.name, call.run.lease
+        name = call.path.rpartition("/")[2].partition("#")[0].partition("[")[0]
         if (task, name) not in _warned:
             _warned.add((task, name))
-            LOG.warning("The result of %s in %s changes when it is stored: %s", name, task, stored.difference)
+            message, fields = "The result of %s in %s changes when it is stored: %s", log_fields(lease, call.path)
+            LOG.warning(message, name, task, stored.difference, extra=fields)
     return stored

@@ -35,6 +35,7 @@ from flowfabric.runtime.branch import (
 )
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
+from flowfabric.runtime.log import LOG, log_execution, log_failed_attempt, log_fields
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
 from flowfabric.runtime.runner import (
     Host,
@@ -85,7 +86,6 @@ class RunHooks:
 
 
 NO_HOOKS = RunHooks()
-LOG = logging.getLogger("flowfabric")
 _PAUSE_S = 5
 _CONSUMED = "@signals"
 
@@ -158,7 +158,8 @@ class TaskRun:
         except Unwind:
             pass
         except FlowFabricError as error:
-            LOG.warning("%s %s is postponed: %s", self.task.name, self.lease.execution_id, error)
+            if not isinstance(error, InvalidRequest):
+                log_execution(self.lease, logging.WARNING, " is postponed: %s", error)
             await end_refused(self, error)
         else:
             self.is_lease_ended = self.is_lease_ended or self.loss is None
@@ -357,7 +358,9 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
 
     async def end() -> None:
         if isinstance(error, InvalidRequest):
-            await leases.fail(fence, error.message, failure_class=FailureClass.PERMANENT, category=error.code)
+            kind, info = FailureClass.PERMANENT, failures.error_info(error)
+            outcome = await leases.fail(fence, error.message, failure_class=kind, category=error.code)
+            log_failed_attempt(run.lease, outcome, error, info)
         elif isinstance(error, Unavailable):
             await leases.delay(fence, after=_PAUSE_S)
         else:
@@ -367,7 +370,7 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
     try:
         await retry_while_owned(run, end)
     except FlowFabricError as refused:
-        LOG.info("The lease of %s could not be ended: %s", run.lease.execution_id, refused)
+        log_execution(run.lease, logging.INFO, " has a lease that could not be ended: %s", refused)
     else:
         run.is_lease_ended = run.is_lease_ended or run.loss is None
 
@@ -393,9 +396,9 @@ async def _postpone_diverged(run: TaskRun, report: str) -> None:
     else:
         end = "held until it is unheld"
     if outcome is not None and is_new_report(run.app, report):
-        LOG.warning("%s\nThe execution is %s", report, end)
+        LOG.warning("%s\nThe execution is %s", report, end, extra=log_fields(run.lease))
     elif outcome is not None:
-        LOG.info("%s %s diverged as before and is %s", run.task.name, run.lease.execution_id, end)
+        log_execution(run.lease, logging.INFO, " diverged as before and is %s", end)
 
 
 async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
@@ -403,7 +406,7 @@ async def _hold_run(run: TaskRun, reason: str, report: str) -> None:
         lambda steps: run.engine.leases.hold(run.lease.fence, reason, report, steps=steps)
     )
     if held is not None:
-        LOG.warning("%s %s is held until it is unheld: %s", run.task.name, run.lease.execution_id, report)
+        log_execution(run.lease, logging.WARNING, " is held until it is unheld: %s", report)
 
 
 async def _continue(run: TaskRun, payload: bytes) -> None:
@@ -433,19 +436,19 @@ async def _fail(run: TaskRun, error: BaseException) -> None:
     if run.calls.cancel_delivered:
         await run.record_writer.commit_with(lambda steps: run.engine.leases.cancel(run.lease.fence, steps=steps))
         return
-    raises = run.task.settings.raises
-    info = failures.error_info(_as_failure(error))
+    raises, failure = run.task.settings.raises, _as_failure(error)
+    info = failures.error_info(failure)
     kind = FailureClass.PERMANENT if is_final(error, raises) or info.permanent else FailureClass.TRANSIENT
     document = failures.to_json(info) | (failures.encode_declared(error, raises) or {})
     fence, detail = run.lease.fence, json.dumps(document).encode()
     message = f"{info.type}: {info.message}"[:1000]
     # The engine knows only categories, so if `retry_on` names an exception class, its failures get the class name.
     category = retry_category(error, info.category, run.task.settings.retry_on) or info.category or kind.value
-    await run.record_writer.commit_with(
-        lambda steps: run.engine.leases.fail(
-            fence, message, failure_class=kind, category=category, detail=detail, steps=steps
-        )
+    facts: dict[str, Any] = {"failure_class": kind, "category": category, "detail": detail}
+    outcome = await run.record_writer.commit_with(
+        lambda steps: run.engine.leases.fail(fence, message, **facts, steps=steps)
     )
+    log_failed_attempt(run.lease, outcome, failure, info)
 
 
 def _as_failure(error: BaseException) -> BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from flowfabric.core.validation import MAX_BATCH
 from flowfabric.core.waits.bindings import NewWaitpoint
 from flowfabric.core.waits.records import UnusedWaitpoints
 from flowfabric.core.waits.snapshot import MAX_SIGNALS, WaitSnapshot
+from flowfabric.runtime.log import LOG, log_fields
 from flowfabric.runtime.record_writer import retry_while_owned
 from flowfabric.runtime.sync_bridge import leave_threads
 from flowfabric.runtime.waits import (
@@ -146,9 +146,6 @@ async def read_waits_for(
     return snapshot
 
 
-LOG = logging.getLogger("flowfabric")
-
-
 async def skip_unreadable(run: TaskRun, waits: Sequence[Wait]) -> bool:
     """Skip the signals that the waits cannot read. Return True if there are any.
 
@@ -158,8 +155,8 @@ async def skip_unreadable(run: TaskRun, waits: Sequence[Wait]) -> bool:
     for seq, entry in found.items():
         signal, skip = entry.signal, partial(run.engine.signals.skip, run.lease.fence, seq, entry.reason)
         if await retry_while_owned(run, skip):
-            message = "%s %s skipped signal %s at %s: %s"
-            LOG.warning(message, run.task.name, run.lease.execution_id, signal.id, signal.waitpoint, entry.reason)
+            message, names = "%s %s skipped signal %s at %s: %s", (run.task.name, run.lease.execution_id)
+            LOG.warning(message, *names, signal.id, signal.waitpoint, entry.reason, extra=log_fields(run.lease))
         run.calls.check_over()
     for wait in waits:
         wait.unreadable.clear()
@@ -186,7 +183,7 @@ class StallDetector:
         elif now - self._since >= lease_s:
             self._since = math.inf
             message = "%s keeps its slot while %s waits; is a lock held across a wait?"
-            LOG.warning(message, run.task.name, parked.path)
+            LOG.warning(message, run.task.name, parked.path, extra=log_fields(run.lease))
         return lease_s
 
 

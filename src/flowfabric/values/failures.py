@@ -61,6 +61,11 @@ def error_info(exc: BaseException) -> ErrorInfo:
     )
 
 
+def is_declared(exc: BaseException, raises: Collection[type[Exception]]) -> bool:
+    """Return True if the class of the exception, or one of its base classes, is in `raises`."""
+    return any(base is declared for base in guards.bases_of(type(exc)) for declared in raises)
+
+
 def is_permanent(exc: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
     """Return True if a retry cannot help.
 
@@ -173,7 +178,7 @@ def format_safely(error: BaseException) -> str:
 
 def format_traceback(error: BaseException) -> str:
     """Return the exception with its traceback and its notes, and the exceptions that led to it."""
-    if sum(1 for _ in islice(_iter_related(error), _MAX_EXCEPTIONS + 1)) > _MAX_EXCEPTIONS:
+    if _has_many_related(error):
         return _format_shortened(error)
     try:
         return "".join(traceback.format_exception(type(error), error, _fold(guards.traceback_of(error))))
@@ -197,6 +202,15 @@ def find_place(error: BaseException) -> str | None:
         return None
     code = frames[-1].tb_frame.f_code
     return f"{code.co_filename}:{frames[-1].tb_lineno} in {code.co_name}"
+
+
+def is_printable(error: BaseException) -> bool:
+    """Return True if Python can print the exception, although its class may have replaced attributes."""
+    return not _has_many_related(error) and guards.guarded(lambda: bool(traceback.format_exception(error)), False)
+
+
+def _has_many_related(error: BaseException) -> bool:
+    return sum(1 for _ in islice(_iter_related(error), _MAX_EXCEPTIONS + 1)) > _MAX_EXCEPTIONS
 
 
 def iter_leaves(error: BaseException) -> Iterator[BaseException]:

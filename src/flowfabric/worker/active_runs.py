@@ -29,6 +29,7 @@ from flowfabric.core.executions.records import Fence
 from flowfabric.core.validation import MAX_BATCH
 from flowfabric.engine.engine import Engine
 from flowfabric.runtime.branch import BodyLeft, RunTask
+from flowfabric.runtime.log import log_fields
 from flowfabric.runtime.runner import Run, Runner
 from flowfabric.values.failures import format_safely
 from flowfabric.worker.leases import LeaseTable, RenewalReport
@@ -228,7 +229,8 @@ class ActiveRuns:
         remaining = list(self._active.values())
         for active in remaining:
             if not is_permanent(error):
-                _log.warning("%s did not end in time, releasing its lease", _name(active.lease))
+                message, fields = "%s did not end in time, releasing its lease", log_fields(active.lease)
+                _log.warning(message, _name(active.lease), extra=fields)
             _notify(active.run.lease_lost, error)
         return [active.lease.fence for active in remaining if self._lease_table.remove(active.lease.fence.lease_id)]
 
@@ -294,7 +296,8 @@ class ActiveRuns:
 
     def _postpone(self, active: _ActiveRun, error: BaseException) -> None:
         report = format_safely(error)
-        _log.error("Run of %s failed unexpectedly, retrying in %g s\n%s", _name(active.lease), _ERROR_PAUSE_S, report)
+        message, fields = "Run of %s failed unexpectedly, retrying in %g s\n%s", log_fields(active.lease)
+        _log.error(message, _name(active.lease), _ERROR_PAUSE_S, report, extra=fields)
         active.failure = FailedRun(report, self._runner.version, _ERROR_PAUSE_S)
 
     def _end(self, active: _ActiveRun, seconds: float) -> None:

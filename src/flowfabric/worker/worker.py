@@ -134,8 +134,12 @@ class Worker:
             await stack.enter_async_context(run_in_background(check))
             self._claimer.start()
             self._exit_stack = stack.pop_all()
-        _log.info("Worker started as %s: %s", self.id.instance, self._describe())
+        _log.info("Worker started as %s: %s", self.id.instance, self._describe(), extra=self._log_fields)
         return self
+
+    @property
+    def _log_fields(self) -> dict[str, str]:
+        return {"worker": self.id.instance, "namespace": self._engine.namespace}
 
     def _describe(self) -> str:
         """Return what the worker serves."""
@@ -185,7 +189,7 @@ class Worker:
         finally:
             self._deadline.cancel()
             self._stopped.set()
-            _log.info("Worker stopped: %s", self.id.instance)
+            _log.info("Worker stopped: %s", self.id.instance, extra=self._log_fields)
 
 
 async def run_until_signal(

@@ -80,3 +80,10 @@ async def real_app(real_engine: Engine) -> App:
     app = App("never-opened.db")
     app.engines.adopt(real_engine)
     return app
+
+
+@pytest.fixture
+async def memory_app() -> AsyncIterator[App]:
+    """Return an app for workers on a store in memory, for tests that do not depend on the backend."""
+    async with App(":memory:") as app:
+        yield app

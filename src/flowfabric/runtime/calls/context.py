@@ -13,6 +13,7 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.runtime.branch import BRANCH, STEP, Branch, require_branch
 from flowfabric.runtime.journal import CallId
+from flowfabric.runtime.log import log_fields
 from flowfabric.runtime.progress import send_report, send_report_later
 from flowfabric.store.forks import check_not_forked
 from flowfabric.values.records import TaskContext
@@ -101,14 +102,22 @@ def current() -> TaskContext:
     )
 
 
-def _is_first_run(_: logging.LogRecord) -> bool:
-    """Return False while the code only repeats recorded calls, since an earlier run has logged its messages."""
-    branch = BRANCH.get()
-    return branch is None or not branch.is_replaying
+def _add_fields(record: logging.LogRecord) -> bool:
+    """Add the fields of the execution to a log record.
+
+    Return False while the code only repeats recorded calls, since an earlier run has logged its messages.
+    """
+    branch, step = BRANCH.get(), STEP.get()
+    if branch is None:
+        return True
+    for name, value in log_fields(branch.run.lease, step.path if step else None).items():
+        record.__dict__.setdefault(name, value)
+    # Code that outlives its run, such as the thread of a plain step, may still log.
+    return branch.run.is_over or not branch.is_replaying
 
 
 logger = logging.getLogger("flowfabric.task")
-logger.addFilter(_is_first_run)
+logger.addFilter(_add_fields)
 
 
 def _unordered_call_id(branch: Branch, name: str) -> CallId:

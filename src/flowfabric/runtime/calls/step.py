@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import random
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -23,8 +24,9 @@ from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.requests import StepStatus
 from flowfabric.core.policy import Backoff, backoff_delay
 from flowfabric.runtime.branch import STEP, Branch, BranchResult, RunningStep, StepContext, require_branch
-from flowfabric.runtime.durable_call import LOG, DurableCall, awaiting_branch
+from flowfabric.runtime.durable_call import DurableCall, awaiting_branch
 from flowfabric.runtime.journal import Record
+from flowfabric.runtime.log import log_execution, log_failed_try
 from flowfabric.runtime.options import Retryable, check_options
 from flowfabric.runtime.results import failure_of, store_result
 from flowfabric.runtime.run import is_final
@@ -275,12 +277,8 @@ class StepCall(DurableCall[Any]):
         """Warn once per function if the step has changed its arguments. A later run would not see the change."""
         function = (self.run.task.name, self.plan.name)
         if _changed.found(function, self.call_id.digest, self.args, self.kwargs):
-            LOG.warning(
-                "%s %s: %s changed its arguments, which a later run would not see; return the new value instead",
-                self.run.task.name,
-                self.run.lease.execution_id,
-                self.path,
-            )
+            end = ": %s changed its arguments, which a later run would not see; return the new value instead"
+            log_execution(self.run.lease, logging.WARNING, end, self.path, step=self.path)
 
     def _perform(self) -> Coroutine[Any, Any, Any]:
         """Call the function. With strict hooks, as in tests, raise if the function changes its arguments.
@@ -399,14 +397,15 @@ class StepCall(DurableCall[Any]):
         encode_declared = failures.encode_declared(error, self.plan.raises)
         info = failures.error_info(error)
         is_retried = retry_category(error, info.category, self.plan.retry_on) is not None
-        if is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried:
+        is_last = is_final(error, self.plan.raises) or tries > self.plan.retries or not is_retried
+        due = None if is_last else self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
+        if not failures.is_declared(error, self.plan.raises):  # Such an error is an expected result.
+            log_failed_try(self.run.lease, self.path, (tries, self.plan.retries + 1), error, info, due)
+        if due is None:
             raise await self._record_failure(info, tries, encode_declared, error)
-        due = self.run.now() + backoff_delay(self.plan.backoff, tries - 1, random.random())
         self.failed = {"tries": tries, "error": failures.to_json(info)}
-        record = self.call_id.record(
-            StepStatus.OPEN, ran=self.ran, due=due.isoformat(), retries=self.plan.retries, **self.failed
-        )
-        self.run.record_writer.report(record)
+        facts = {"due": due.isoformat(), "retries": self.plan.retries, **self.failed}
+        self.run.record_writer.report(self.call_id.record(StepStatus.OPEN, ran=self.ran, **facts))
         return due.isoformat()
 
     async def _record_failure(
