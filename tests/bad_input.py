@@ -181,6 +181,10 @@ ROLES = {
         ["x", 7, [None], [Submission(kind="a")], [ChildSubmission("a", Submission(kind="a"))] * 2], good=([],)
     ),
     "Sequence[int]": Role(["x", b"x", 7, ["1"], [0], [-1], [True], [None], [10**30]], good=([],)),
+    "State | str | Collection[State | str]": Role(
+        ["", "nonsense", "ACTIVE", NUL, SURROGATE, LONG, 7, b"active", ["nonsense"], [7]], good=([], {})
+    ),
+    "Sequence[StepRetry]": Role(["x", b"x", 7, [None], [7], ["step"]], good=([],)),
     "LockListener": Role([]),
     "Sequence[UUID | str]": Role(["x", b"x", 7, *([bad] for bad in _NO_IDS)], good=([],)),
     "Callable[[Any], Any]": Role(["function", 7, b"x"]),

@@ -48,6 +48,7 @@ GOOD: dict[str, Any] = {
     "seq": 1,
     "signals": ["paid"],
     "version": "v1",
+    "retries": [],
     "results": [],
     "message": "broken",
     "reason": "diverged",

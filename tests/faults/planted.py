@@ -299,8 +299,8 @@ PLANTED = (
         f"{LISTS}[sqlite]",
         Edit(
             "backends/sqlite/sql/list.sql",
-            "AND q.id < :before",
-            "AND q.created_at < COALESCE((SELECT p.created_at FROM ff.execution AS p WHERE p.id = :before), 1 << 62)",
+            "AND e.id < :before",
+            "AND e.created_at < COALESCE((SELECT p.created_at FROM ff.execution AS p WHERE p.id = :before), 1 << 62)",
         ),
     ),
     PlantedFault(

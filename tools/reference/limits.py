@@ -128,6 +128,7 @@ _NOT_LIMITS = {
     "core.events.subscribers": {"MAX_SCANNED_EVENTS"},
     "core.tokens.token": {"NONCE_BYTES"},
     "core.retention": {"MAX_PURGE_ROWS", "MAX_TRIMMED_EVENTS", "POSTPONE_FOR"},
+    "ops.flows.replay": {"BATCH"},
     "reconcilers.duty": {"BATCH", "REMOVAL_BATCH"},
     "reconcilers.vacuum": {"VACUUM_CLAIMS"},
     "backends.postgres.vacuum": {"MAX_VACUUM_S"},

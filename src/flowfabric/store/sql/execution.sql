@@ -278,3 +278,12 @@ WHERE execution_id IN :ids
 -- name: delete_grants
 DELETE FROM ff.reclaim_grant
 WHERE execution_id IN :ids
+
+-- name: list_members
+SELECT
+{execution}
+FROM ff.execution AS e
+WHERE e.namespace = :namespace
+    AND e.flow_id = :flow
+    AND e.state IN :states
+{listing}

@@ -22,3 +22,7 @@ ALTER TABLE ff.flow ADD COLUMN was_replayed BOOLEAN NOT NULL DEFAULT FALSE;
 -- True for an on_failure edge that is also satisfied if its upstream was skipped because of a failure. Processes of the
 -- previous release treat it as on_failure.
 ALTER TABLE ff.edge ADD COLUMN or_skip BOOLEAN NOT NULL DEFAULT FALSE;
+
+-- The engine vacuums the tables that claims read. Autovacuum does it when no worker runs: soon, and without pauses.
+ALTER TABLE ff.execution SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE ff.purged SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);

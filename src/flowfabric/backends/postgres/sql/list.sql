@@ -27,15 +27,6 @@ CROSS JOIN LATERAL (
 ORDER BY e.id DESC
 LIMIT :limit
 
--- name: list_members
-SELECT
-{execution}
-FROM ff.execution AS e
-WHERE e.namespace = :namespace
-    AND e.flow_id = :flow
-    AND e.state IN :states
-{listing}
-
 -- name: estimate_in_state
 SELECT (c.reltuples * fraction.of_state * fraction.of_namespace)::BIGINT AS count
 FROM pg_class AS c

@@ -35,15 +35,6 @@ JOIN ff.execution AS e ON e.id IN (
 ORDER BY e.id DESC
 LIMIT :limit
 
--- name: list_members
-SELECT
-{execution}
-FROM ff.execution AS e
-WHERE e.namespace = :namespace
-    AND e.flow_id = :flow
-    AND e.state IN :states
-{listing}
-
 -- name: estimate_in_state
 SELECT COUNT(*) AS count
 FROM ff.execution
