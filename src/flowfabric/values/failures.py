@@ -205,8 +205,13 @@ def find_place(error: BaseException) -> str | None:
 
 
 def is_printable(error: BaseException) -> bool:
-    """Return True if Python can print the exception, although its class may have replaced attributes."""
-    return not _has_many_related(error) and guards.guarded(lambda: bool(traceback.format_exception(error)), False)
+    """Return True if Python can print the exception to any stream, although its class may have replaced attributes."""
+    return not _has_many_related(error) and guards.guarded(lambda: _encode_traceback(error) != b"", False)
+
+
+def _encode_traceback(error: BaseException) -> bytes:
+    # A lone surrogate in the text would raise here, and in every file that a log handler writes.
+    return "".join(traceback.format_exception(error)).encode()
 
 
 def _has_many_related(error: BaseException) -> bool:

@@ -199,6 +199,17 @@ async def test_hostile_error_is_logged_and_ends_the_execution(memory_app: App, s
     assert "Logging error" not in stream.getvalue()
 
 
+async def test_lone_surrogate_in_an_error_is_escaped_in_the_log(memory_app: App, stream: io.StringIO) -> None:
+    @memory_app.task(retries=0)
+    async def order() -> None:
+        raise ValueError("\ud800")
+
+    async with memory_app.worker():
+        with pytest.raises(ExecutionFailed):
+            await order.run()
+    assert r"ValueError: \ud800" in stream.getvalue().encode().decode()
+
+
 async def test_handler_that_raises_does_not_change_the_outcome(memory_app: App) -> None:
     class Raising(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
