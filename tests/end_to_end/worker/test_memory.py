@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from tests.faults.kit.soak import Memory, MixedLoad, fill_tables
+from tests.faults.kit.soak import Memory, MixedLoad, come_to_rest, fill_tables
 from tests.stores import TestStore
 
-WARM_UP, PERIODS = 2, 8
-# Eight periods have 32 children. One object that each of them leaves behind exceeds this number.
-MAX_GAINED = 24
+WARM_UP, PERIODS = 4, 16
+# Sixteen periods have 64 children. One object that each of them leaves behind exceeds this number.
+MAX_GAINED = 48
 
 
 @pytest.mark.alone
@@ -20,11 +18,11 @@ async def test_mixed_executions_with_children_leave_no_objects_behind(store: Tes
     async with load.app, load.app.worker(concurrency=32) as worker:
         await load.run(WARM_UP)
         fill_tables(worker)
-        await asyncio.sleep(0.2)  # Coalesced notifications end, so that both measurements are at rest.
+        await come_to_rest()
         before = Memory.measure()
         await load.run(PERIODS)
         fill_tables(worker)  # Otherwise, the tables hold the ids of the last leases, and hide who else holds them.
-        await asyncio.sleep(0.2)
+        await come_to_rest()
         gained = Memory.measure().gained_since(before)
     assert load.wrong == []
     assert gained.total() <= MAX_GAINED, gained

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from tests.faults.kit.soak import EXECUTIONS_PER_PERIOD, Memory, MixedLoad, fill_tables
+from tests.faults.kit.soak import EXECUTIONS_PER_PERIOD, Memory, MixedLoad, come_to_rest, fill_tables
 from tests.faults.rows.row import Row, Tally, Trial
 
 CONCURRENCY = 64
 WARM_UP_SHARE = 10
 MEASUREMENTS = 8
-REST_S = 0.3
 # What is allowed to differ between two measurements, however many executions lie between them.
 MAX_GAINED_OBJECTS = 100
 MAX_GAINED_KB = 4_000
@@ -39,7 +36,7 @@ def _part(periods: int, part: int) -> int:
 
 
 async def _measure() -> Memory:
-    await asyncio.sleep(REST_S)  # Coalesced notifications end.
+    await come_to_rest()
     return Memory.measure()
 
 
