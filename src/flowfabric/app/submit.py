@@ -159,8 +159,9 @@ def _waiting_runs() -> _Runs:
     loop = asyncio.get_running_loop()
     waiting = _waiting.get(loop)
     if waiting is None:
-        for closed in [other for other in _waiting if other.is_closed()]:
-            del _waiting[closed]
+        # Threads with event loops of their own change this table too.
+        for closed in [other for other in list(_waiting) if other.is_closed()]:
+            _waiting.pop(closed, None)
         waiting = _waiting[loop] = {}
         loop.call_later(_WARN_AFTER_S, _check_late_runs, loop, context=Context())
     return waiting

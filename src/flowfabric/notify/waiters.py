@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from contextvars import Context
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -87,6 +88,7 @@ class WaiterRegistry:
         self._old_ends: dict[UUID, End] = {}
         self._new_ends: dict[UUID, End] = {}
         self._end_poll_timer: asyncio.TimerHandle | None = None
+        self._end_poll_s = 0.0
 
     def __len__(self) -> int:
         return len(self._all) + len(self._old_ends) + len(self._new_ends)
@@ -96,12 +98,13 @@ class WaiterRegistry:
 
         Its result is the final state of the execution, or None if the caller must read the state. The caller then
         expects the end again before it reads. Call `forget_end` if the future is no longer needed. All futures share
-        one timer, which ends their wait after once or twice `poll_s`.
+        one timer, which ends their wait after once or twice the latest `poll_s`.
         """
         end: End = loop.create_future()
         self._new_ends[id_] = end
+        self._end_poll_s = poll_s
         if self._end_poll_timer is None:
-            self._end_poll_timer = loop.call_later(poll_s, self._poll_ends, loop, poll_s)
+            self._start_end_timer(loop)
         return end
 
     def forget_end(self, id_: UUID) -> None:
@@ -109,11 +112,17 @@ class WaiterRegistry:
         if self._new_ends.pop(id_, None) is None:
             self._old_ends.pop(id_, None)
 
-    def _poll_ends(self, loop: asyncio.AbstractEventLoop, poll_s: float) -> None:
+    def _poll_ends(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the owners of all futures that have waited for a whole interval read the state of their execution."""
         late, self._old_ends, self._new_ends = self._old_ends, self._new_ends, {}
-        self._end_poll_timer = loop.call_later(poll_s, self._poll_ends, loop, poll_s) if self._old_ends else None
         _complete(late.values())
+        self._end_poll_timer = None
+        if self._old_ends:
+            self._start_end_timer(loop)
+
+    def _start_end_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Without a context of its own, the timer would keep that of the caller, such as a web request.
+        self._end_poll_timer = loop.call_later(self._end_poll_s, self._poll_ends, loop, context=Context())
 
     def _poll_all_ends(self) -> None:
         ends = [*self._old_ends.values(), *self._new_ends.values()]

@@ -248,11 +248,21 @@ class RunTask(asyncio.Task[None]):
         super().__init__(work, loop=loop, context=Context())
 
     def cancel(self, msg: Any | None = None) -> bool:
-        if BRANCH.get() is None:
-            self.is_cancelled = True
-            if self._run is not None:
-                self._run.abandon()
+        """Cancel the body while it runs, because timeouts and other code of the user cancel the task that they are in.
+
+        Cancel the whole run before and after the body, or if the loop does not run because it is being closed.
+        """
+        if self._run is None or asyncio._get_running_loop() is None:
+            self.cancel_run()
+            return True
         return super().cancel(msg)
+
+    def cancel_run(self) -> None:
+        """Cancel the whole run."""
+        self.is_cancelled = True
+        if self._run is not None:
+            self._run.abandon()
+        super().cancel()
 
     def cancel_body(self) -> None:
         """Cancel the code of the body, but not its run."""

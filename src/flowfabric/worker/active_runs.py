@@ -238,7 +238,10 @@ class ActiveRuns:
         """Cancel and return the tasks of all active runs."""
         tasks = [active.task for active in self._active.values() if active.task is not None]
         for task in tasks:
-            task.cancel()
+            if isinstance(task, RunTask):
+                task.cancel_run()
+            else:
+                task.cancel()
         return tasks
 
     def _start_pending(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ async def test_cancelled_run_raises_even_if_its_body_swallows_the_cancel(app: Ap
     handle = await task.submit()
     running = await start(kit)
     await begun.wait()
-    running.cancel()
+    running.cancel_run()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert seen == ["CancelledError"]
@@ -99,7 +100,56 @@ async def test_timeout_inside_a_body_does_not_end_its_run(app: App, kit: Kit) ->
     assert await handle.result(timeout=5) == "timed out"
 
 
-async def start(kit: Kit) -> asyncio.Task[None]:
+async def test_cancel_from_another_thread_reaches_only_the_body(real_app: App) -> None:
+    runs: list[int] = []
+
+    @real_app.task
+    async def task() -> str:
+        runs.append(1)
+        loop, own = asyncio.get_running_loop(), asyncio.current_task()
+        assert own is not None
+        Thread(target=lambda: loop.call_soon_threadsafe(own.cancel)).start()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            own.uncancel()
+        return "continued"
+
+    async with real_app.worker():
+        assert await asyncio.wait_for(task.run(), 20) == "continued"
+    assert runs == [1]
+
+
+async def test_timeout_that_code_outside_the_run_moves_does_not_end_the_run(real_app: App) -> None:
+    limits: asyncio.Queue[asyncio.Timeout] = asyncio.Queue()
+    runs: list[int] = []
+
+    async def end_next_limit() -> None:
+        limit = await limits.get()
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    async def call() -> str:
+        runs.append(1)
+        try:
+            async with asyncio.timeout(60) as limit:
+                limits.put_nowait(limit)
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "timed out"
+        return "never"
+
+    @real_app.task
+    async def task() -> str:
+        return await call()
+
+    watching = asyncio.create_task(end_next_limit())
+    async with real_app.worker():
+        assert await asyncio.wait_for(task.run(), 20) == "timed out"
+    await watching
+    assert runs == [1]
+
+
+async def start(kit: Kit) -> RunTask:
     """Run the oldest runnable execution in an asyncio task, as a worker does."""
     run = await begin(kit)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from contextvars import Context, ContextVar
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -269,3 +272,29 @@ async def test_announced_due_time_that_seems_far_away_wakes_the_reconcilers(loca
     assert wakes == [NOW + timedelta(seconds=5)]
     hub._receive(CommitHints(due=NOW + timedelta(hours=1)))
     assert None in wakes
+
+
+async def test_timer_of_waiting_calls_uses_the_latest_interval() -> None:
+    registry, loop = WaiterRegistry(), asyncio.get_running_loop()
+    _ = registry.expect_end(uuid4(), loop, 0.01)
+    last = registry.expect_end(uuid4(), loop, 60)
+    await asyncio.sleep(0.05)
+    assert not last.done()
+
+
+async def test_timer_of_waiting_calls_does_not_keep_the_context_of_a_caller() -> None:
+    request: ContextVar[object] = ContextVar("request")
+    registry, loop = WaiterRegistry(), asyncio.get_running_loop()
+
+    class Request: ...
+
+    async def call() -> weakref.ref[Request]:
+        value = Request()
+        request.set(value)
+        _ = registry.expect_end(uuid4(), loop, 60)
+        return weakref.ref(value)
+
+    kept = await asyncio.create_task(call(), context=Context())
+    await asyncio.sleep(0)
+    gc.collect()
+    assert kept() is None

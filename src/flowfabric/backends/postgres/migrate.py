@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 _SCHEMA_EXISTS = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)"
 _TABLE_EXISTS = "SELECT to_regclass($1) IS NOT NULL"
+# A statement of a migration would wait for a running VACUUM, and all other statements for that statement.
+_CANCEL_VACUUM = """
+SELECT pg_cancel_backend(a.pid)
+FROM pg_catalog.pg_stat_activity AS a
+WHERE a.datname = current_database()
+    AND a.usename = current_user
+    AND a.application_name = 'flowfabric-vacuum'
+"""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('flowfabric migration of ' || $1, 0))"
 
 
@@ -44,6 +52,7 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str, dialect: Dia
             await connection.execute(f'CREATE SCHEMA "{schema}"')
         await connection.execute(dialect.translate(CREATE_TABLE).text)
         # Another process may have migrated while this one waited for the lock.
+        await connection.execute(_CANCEL_VACUUM)
         for migration in find_pending(available, await _read_applied(connection, dialect)):
             await _apply(connection, dialect, migration)
 
