@@ -54,7 +54,7 @@ _STEP_COLUMNS = (
 async def show(arguments: argparse.Namespace) -> None:
     """Print one execution as lines for people, or as one JSON document with --json."""
     if (arguments.id is None) == (arguments.key is None):
-        raise InvalidRequest("invalid_request", "name the execution by its ID or by --key, not both")
+        raise InvalidRequest("invalid_request", "give an ID or --key, one of the two")
     async with open_for_reading(arguments) as engine:
         if arguments.key is None:
             execution = await engine.executions.describe(await find_execution(engine, arguments.id))
