@@ -61,9 +61,12 @@ async def test_bulk_replay_leaves_children_to_their_parents(store: TestStore, sh
         await engine.leases.fail(parent.fence, "it broke", failure_class="permanent")
         both = [parent.execution_id, children["charge"]]
         output = await shell.run("replay", "--all", "--dry-run")
-        assert output.lines[-1] == "1 execution would be replayed. 1 child was left to its parent."
+        assert (
+            output.lines[-1]
+            == "1 execution would be replayed. 1 child was excluded, because a replay of the parent submits children again."
+        )
         output = await shell.run("replay", "--all", "--yes", "--json")
-        assert json.loads(output.lines[0])["left_to_parents"] == 1
+        assert json.loads(output.lines[0])["excluded_children"] == 1
         assert await states(engine, *both) == ["waiting", "failed"]
         output = await shell.run("replay", "--all", "--kind", "job", "--yes")
         assert output.lines == ["1 execution replayed."]
@@ -77,7 +80,9 @@ async def test_bulk_replay_by_kind_leaves_children_of_selected_parents(store: Te
         await ended(engine, children["part"], "failed")
         await engine.leases.fail(parent.fence, "it broke", failure_class="permanent")
         output = await shell.run("replay", "--all", "--kind", "job", "--yes")
-        assert output.lines == ["1 execution replayed. 1 child was left to its parent."]
+        assert output.lines == [
+            "1 execution replayed. 1 child was excluded, because a replay of the parent submits children again."
+        ]
         assert await states(engine, parent.execution_id, children["part"]) == ["waiting", "failed"]
 
 

@@ -26,30 +26,30 @@ _CONCURRENCY = 50
 class BulkAction:
     """What to do with every execution that matches. Without --state, the states are `states`.
 
-    With `leaves_children`, a child is left to its parent, whose next run submits the child again.
+    With `excludes_children`, the command excludes children, because the next run of a parent submits them again.
     """
 
     verb: str
     participle: str
     states: tuple[State, ...]
     act: Callable[[Engine, Summary, argparse.Namespace], Awaitable[object]]
-    leaves_children: bool = False
+    excludes_children: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The executions to act on, oldest first, and the number of children that match but are left to their parents."""
+    """The executions to act on, oldest first, and the number of children that match but are excluded."""
 
     executions: Sequence[Summary]
     children: int = 0
 
     @property
     def note(self) -> str:
-        """A sentence about the children that were left out, or an empty text."""
+        """A sentence about the excluded children, or an empty text."""
         if not self.children:
             return ""
-        left = "child was left to its parent" if self.children == 1 else "children were left to their parents"
-        return f" {self.children} {left}."
+        excluded = "1 child was" if self.children == 1 else f"{self.children} children were"
+        return f" {excluded} excluded, because a replay of the parent submits children again."
 
 
 def _cancel(engine: Engine, execution: Summary, arguments: argparse.Namespace) -> Awaitable[object]:
@@ -74,7 +74,7 @@ def _hold(engine: Engine, execution: Summary, arguments: argparse.Namespace) -> 
 
 
 CANCEL = BulkAction("Cancel", "cancelled", tuple(state for state in State if not state.is_terminal), _cancel)
-REPLAY = BulkAction("Replay", "replayed", (State.FAILED,), _replay, leaves_children=True)
+REPLAY = BulkAction("Replay", "replayed", (State.FAILED,), _replay, excludes_children=True)
 HOLD = BulkAction("Hold", "held", (State.WAITING, State.DELAYED), _hold)
 
 
@@ -106,11 +106,11 @@ async def run_bulk(arguments: argparse.Namespace, action: BulkAction) -> int:
 
 
 def _select(executions: Sequence[Summary], arguments: argparse.Namespace, action: BulkAction) -> Selection:
-    """Leave out the children that a replay of their parents would submit again.
+    """Exclude the children that a replay of their parents would submit again.
 
-    --kind names children on purpose. Even then, a child is left out if its parent is selected too.
+    --kind selects children on purpose, except those whose parent is selected too.
     """
-    if not action.leaves_children:
+    if not action.excludes_children:
         return Selection(executions)
     parents = {execution.id for execution in executions}
     selected = [
@@ -163,7 +163,7 @@ def _print_dry_run(arguments: argparse.Namespace, action: BulkAction, selection:
     rest = f" ({more} more are not shown)" if more else ""
     sentence = f"{format_count(len(executions), 'execution')} would be {action.participle}{rest}.{selection.note}"
     ids = [execution.id for execution in executions]
-    result = {"dry_run": True, "matched": len(ids), "ids": ids, **_count_left(action, selection)}
+    result = {"dry_run": True, "matched": len(ids), "ids": ids, **_count_excluded(action, selection)}
     print_result(arguments, sentence, result)
 
 
@@ -183,9 +183,9 @@ def _print_outcome(
         {"id": execution.id, "code": error.code, "message": str(error)} for execution, error in refused
     ]
     result = {"dry_run": False, "matched": matched, action.participle: done, "refused": errors}
-    print_result(arguments, sentence, result | _count_left(action, selection))
+    print_result(arguments, sentence, result | _count_excluded(action, selection))
     return exit_codes.REFUSED if refused else exit_codes.OK
 
 
-def _count_left(action: BulkAction, selection: Selection) -> dict[str, int]:
-    return {"left_to_parents": selection.children} if action.leaves_children else {}
+def _count_excluded(action: BulkAction, selection: Selection) -> dict[str, int]:
+    return {"excluded_children": selection.children} if action.excludes_children else {}

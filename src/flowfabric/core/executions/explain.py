@@ -260,7 +260,7 @@ def _explain_dependencies(dependencies: Dependencies) -> Statement:
 
 
 def _describe_stuck(dependencies: Dependencies) -> str:
-    """Say which upstream members to replay if the member was replayed and too few of them can still complete."""
+    """Name the ended upstream members to replay, if the others are too few for the group."""
     group = dependencies.group
     open_ = [each for each in dependencies.upstreams if each.edge.state is EdgeState.OPEN]
     ended = [each.name for each in open_ if each.state.is_terminal and each.state is not State.COMPLETED]
@@ -377,7 +377,7 @@ def _explain_skipped(
         return f"{sentence}: {failure}, {replayed}", facts
     is_direct = any(each.state in FAILURES for each in lost)
     root = "" if is_direct else f" because {failure}"
-    # After a replay, the failure behind a skipped upstream member may be repaired.
+    # A replay may have repaired the failure behind a skipped upstream member.
     what = "the flow with --failed" if dependencies.flow.was_replayed and not is_direct else "the failed member"
     return f"{sentence}: upstream {names}{root}. Replay {what} to bring this one back.", facts
 
