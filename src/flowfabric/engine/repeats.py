@@ -115,7 +115,7 @@ def is_sent(error: Unavailable) -> bool:
 
 
 def with_ids(error: Unavailable, **ids: UUID | datetime) -> Unavailable:
-    """Return a copy of the error that carries the ids or the time of the call, and explains how to repeat it with them."""
+    """Return a copy of the error that carries these ids or times, and explains how to repeat the call with them."""
     values = ", ".join(f"{name}={id_}" for name, id_ in ids.items())
     message = f"{error.message}; when you repeat it, pass {values}, so that the call has only one effect"
     copy = Unavailable(error.code, message, **{**error.fields, **ids})
