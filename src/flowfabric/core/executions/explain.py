@@ -114,7 +114,7 @@ def explain(execution: Execution, context: ExplainContext) -> Explanation:
     """Explain why the execution is in its state, and what will change that state."""
     sentence, facts = _EXPLAINERS.get(execution.state, _explain_ended)(execution, context)
     if context.retrying and execution.state is not State.DELAYED:
-        sentence += f" {_describe_step_retries(context, facts)}"
+        sentence += f" {_describe_step_retries(execution, context, facts)}"
     request = execution.cancel_request
     if request is not None and not execution.state.is_terminal:
         due = _format_time(request.due_at, context.now, seconds=True)
@@ -189,7 +189,7 @@ def _explain_delayed(execution: Execution, context: ExplainContext) -> Statement
     if context.setbacks.divergence is not None:
         return _explain_divergence(context.setbacks.divergence, context, facts)
     if context.retrying:
-        return f"{_describe_step_retries(context, facts)}{overdue}", facts
+        return f"{_describe_step_retries(execution, context, facts)}{overdue}", facts
     if context.setbacks.is_retrying:
         number = context.setbacks.failed_runs
         facts["failed_runs"] = number
@@ -200,7 +200,7 @@ def _explain_delayed(execution: Execution, context: ExplainContext) -> Statement
     return f"Delayed until {at}.{overdue}", facts
 
 
-def _describe_step_retries(context: ExplainContext, facts: dict[str, Any]) -> str:
+def _describe_step_retries(execution: Execution, context: ExplainContext, facts: dict[str, Any]) -> str:
     """Describe the step whose next try comes first, and count the others."""
     steps = sorted(context.retrying, key=lambda step: (step.next_try_at or context.now, step.seq))
     facts["retrying"] = [
@@ -210,7 +210,9 @@ def _describe_step_retries(context: ExplainContext, facts: dict[str, Any]) -> st
     first, others = steps[0], len(steps) - 1
     of = "" if first.max_tries is None else f" of {first.max_tries - 1}"
     at = _format_time(first.next_try_at, context.now, seconds=True)
-    sentence = f'Step "{first.name}": retry {first.tries}{of} at {at}.'
+    is_due = first.next_try_at is not None and first.next_try_at <= context.now
+    when = "at" if not is_due else "since" if execution.state is State.ACTIVE else "due since"
+    sentence = f'Step "{first.name}": retry {first.tries}{of} {when} {at}.'
     if others:
         sentence += f" {others} other step{'s are' if others > 1 else ' is'} retried too."
     return f"{sentence} Last failure: {_first_sentence(str(first.error))}"
