@@ -23,8 +23,9 @@ from flowfabric.cli.output import (
     to_json,
 )
 from flowfabric.cli.targets import find_execution, find_flow, open_for_reading
-from flowfabric.cli.terminal import Column, Screen, escape, escape_lines, format_facts, format_table
+from flowfabric.cli.terminal import Column, Screen, escape_lines, format_facts, format_table
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.validation import escape
 from flowfabric.engine import (
     ApproximateCount,
     Description,
