@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
-from flowfabric.engine import Edge, EdgeKind, Engine, InvalidRequest, NotFound, Policy, Refused, any_of, quorum
+from flowfabric.engine import (
+    Edge,
+    EdgeKind,
+    Engine,
+    InvalidRequest,
+    NotFound,
+    Policy,
+    Refused,
+    Unavailable,
+    any_of,
+    quorum,
+)
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.waits import duty
 from tests.expectations import last_event, nothing_written, refused
+from tests.faults.kit.replies import lose_each, losing_engine
 from tests.flows import Flow, Shape, built, ended, flow_events, with_children
 from tests.scenarios import leased
 from tests.stores import TestStore
@@ -259,6 +272,22 @@ async def test_flow_replay_can_be_repeated_after_a_lost_reply(
     assert (await engine.flows.replay(flow.id, failed=True)).replayed == 1
 
 
+async def test_lost_reply_of_a_flow_replay_carries_the_time_to_repeat_it_with(
+    engine: Engine, clock: VirtualClock, store: TestStore
+) -> None:
+    flow = await built(engine, {"a": []})
+    await flow.fail("a")
+    context = replace(engine._context, retry_for_s=0)
+    lossy, _ = losing_engine(Engine(context), lose_each(None, "reply"))
+    with pytest.raises(Unavailable, match="ended_until=") as caught:
+        await lossy.flows.replay(flow.id, failed=True)
+    clock.advance("1s")
+    await flow.fail("a")
+    async with nothing_written(store):
+        again = await lossy.flows.replay(flow.id, failed=True, ended_until=caught.value.fields["ended_until"])
+    assert again.replayed == 0
+
+
 async def test_flow_replay_brings_back_members_that_were_left_behind(engine: Engine, store: TestStore) -> None:
     flow = await built(engine, {"a": [], "b": ["a"], "c": ["b"]})
     await flow.fail("a")
@@ -299,9 +328,47 @@ async def test_flow_replay_leaves_children_to_a_parent_that_received_the_failure
     await engine.leases.wait_children(lease.fence, [children["awaited"]])
     await ended(engine, children["awaited"], "failed")
     await ended(engine, children["forgotten"], "failed")
-    await flow.fail("a")
+    await flow.complete("a")
     outcome = await engine.flows.replay(flow.id, failed=True)
-    assert set(outcome.members) == {flow["a"], children["forgotten"]}
+    assert outcome.members == (children["forgotten"],)
+
+
+async def test_flow_replay_leaves_a_child_to_a_member_that_submits_it_again(
+    engine: Engine, clock: VirtualClock, store: TestStore
+) -> None:
+    flow = await built(engine, {"a": []})
+    lease = await flow.claim("a")
+    old = (await with_children(engine, lease, "charge"))["charge"]
+    await ended(engine, old, "failed")
+    await engine.leases.fail(lease.fence, "broken", failure_class="permanent")
+    assert (await engine.flows.replay(flow.id, failed=True)).members == (flow["a"],)
+    # The member runs again now, so a repeated call leaves the child alone too.
+    clock.advance("1s")
+    lease = await flow.claim("a")
+    assert (await engine.flows.replay(flow.id, failed=True)).replayed == 0
+    new = (await with_children(engine, lease, "charge"))["charge"]
+    await ended(engine, new)
+    await engine.leases.complete(lease.fence, b"paid")
+    assert await _is_completed(flow)
+    assert (await engine.executions.describe(old)).state == "failed"
+    assert (await engine.flows.replay(flow.id, failed=True)).replayed == 0
+    await assert_flows_sound(store)
+
+
+async def test_failed_child_of_the_latest_generation_still_fails_the_flow(engine: Engine, clock: VirtualClock) -> None:
+    flow = await built(engine, {"a": []})
+    await flow.fail("a")
+    await engine.flows.replay(flow.id, failed=True)
+    clock.advance("1s")
+    lease = await flow.claim("a")
+    clock.advance("1s")
+    child = (await with_children(engine, lease, "charge"))["charge"]
+    await ended(engine, child, "failed")
+    await engine.leases.complete(lease.fence, b"paid")
+    assert await flow.state() == "failed"
+    assert (await engine.flows.replay(flow.id, failed=True)).members == (child,)
+    await ended(engine, child)
+    assert await _is_completed(flow)
 
 
 @pytest.mark.parametrize("policy", ["cancel_all", "cancel_pending", "flow_only"])

@@ -66,6 +66,32 @@ async def test_repeated_report_has_no_effect(engine: Engine) -> None:
     assert await engine.executions.history(lease.execution_id) == before
 
 
+async def test_late_repeat_of_an_earlier_report_has_no_effect(engine: Engine) -> None:
+    lease = await leased(engine)
+    for tries in (1, 2):
+        assert await retried(engine, lease, tries=tries) == 1
+    history = await engine.executions.history(lease.execution_id)
+    steps = await engine.executions.steps(lease.execution_id)
+    assert await retried(engine, lease, tries=1) == 0
+    assert await engine.executions.history(lease.execution_id) == history
+    assert await engine.executions.steps(lease.execution_id) == steps
+
+
+async def test_report_is_refused_if_it_names_a_step_twice(engine: Engine, store: TestStore) -> None:
+    lease = await leased(engine)
+    retry, step = report(engine)
+    async with nothing_written(store):
+        error = await error_of(engine.leases.retry_steps(lease.fence, [retry, retry], [step]))
+    assert isinstance(error, InvalidRequest)
+
+
+async def test_explain_ignores_an_open_step_of_another_program(engine: Engine) -> None:
+    lease = await leased(engine)
+    payload = b'[{"kind":"step","facts":{"due":"garbage","error":1}},null]'
+    await engine.leases.checkpoint(lease.fence, [Step("odd", payload, status=StepStatus.OPEN)])
+    assert "odd" not in str(await engine.operator.explain(lease.execution_id))
+
+
 async def test_report_needs_the_open_record_of_its_step(engine: Engine, store: TestStore) -> None:
     lease = await leased(engine)
     retry, step = report(engine)
@@ -99,6 +125,18 @@ async def test_explain_names_the_step_its_next_try_and_its_failure(engine: Engin
     assert explanation.facts["retrying"] == [
         {"step": "charge", "tries": 1, "next_try_at": at, "error": "ConnectionError: refused"}
     ]
+
+
+async def test_explain_names_the_start_of_a_retry_that_is_due(engine: Engine, clock: VirtualClock) -> None:
+    lease = await leased(engine, lease_ttl="1h")
+    await retried(engine, lease)
+    at = report(engine)[0].at
+    clock.advance(at - engine.now())
+    explanation = await engine.operator.explain(lease.execution_id)
+    assert f'Step "charge": retry 1 of 3 since {at:%H:%M:%S} UTC.' in explanation.sentence
+    await engine.leases.release(lease.fence)
+    explanation = await engine.operator.explain(lease.execution_id)
+    assert f'Step "charge": retry 1 of 3 due since {at:%H:%M:%S} UTC.' in explanation.sentence
 
 
 async def test_explain_counts_the_other_steps_that_are_retried(engine: Engine) -> None:

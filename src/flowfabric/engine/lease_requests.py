@@ -119,6 +119,8 @@ def step_retries(fence: object, retries: object, steps: object) -> StepRetries:
         steps=requests.parse_steps(steps),
     )
     names = {step.name for step in request.steps if step.status is StepStatus.OPEN}
+    if len({retry.step for retry in request.retries}) < len(request.retries):
+        raise InvalidRequest("invalid_request", "retries must name each step only once", field="retries")
     for retry in request.retries:
         if retry.step not in names:
             message = f"retries must have an open step in steps, but {retry.step!r} has none"

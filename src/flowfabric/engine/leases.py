@@ -209,6 +209,7 @@ class Leases:
         """Report steps that failed and are tried again, and record their open steps. Return the number of new events.
 
         Each retry is an event, and the newest is the last failure of the execution. A repeated report has no effect.
+        `retries` must name each step only once.
         """
         return await self._context.call(retry_steps, lease_requests.step_retries(fence, retries, steps))
 

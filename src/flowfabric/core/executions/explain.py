@@ -114,7 +114,7 @@ def explain(execution: Execution, context: ExplainContext) -> Explanation:
     """Explain why the execution is in its state, and what will change that state."""
     sentence, facts = _EXPLAINERS.get(execution.state, _explain_ended)(execution, context)
     if context.retrying and execution.state is not State.DELAYED:
-        sentence += f" {_describe_step_retries(context, facts)}"
+        sentence += f" {_describe_step_retries(execution, context, facts)}"
     request = execution.cancel_request
     if request is not None and not execution.state.is_terminal:
         due = _format_time(request.due_at, context.now, seconds=True)
@@ -189,7 +189,7 @@ def _explain_delayed(execution: Execution, context: ExplainContext) -> Statement
     if context.setbacks.divergence is not None:
         return _explain_divergence(context.setbacks.divergence, context, facts)
     if context.retrying:
-        return f"{_describe_step_retries(context, facts)}{overdue}", facts
+        return f"{_describe_step_retries(execution, context, facts)}{overdue}", facts
     if context.setbacks.is_retrying:
         number = context.setbacks.failed_runs
         facts["failed_runs"] = number
@@ -200,7 +200,7 @@ def _explain_delayed(execution: Execution, context: ExplainContext) -> Statement
     return f"Delayed until {at}.{overdue}", facts
 
 
-def _describe_step_retries(context: ExplainContext, facts: dict[str, Any]) -> str:
+def _describe_step_retries(execution: Execution, context: ExplainContext, facts: dict[str, Any]) -> str:
     """Describe the step whose next try comes first, and count the others."""
     steps = sorted(context.retrying, key=lambda step: (step.next_try_at or context.now, step.seq))
     facts["retrying"] = [
@@ -210,7 +210,9 @@ def _describe_step_retries(context: ExplainContext, facts: dict[str, Any]) -> st
     first, others = steps[0], len(steps) - 1
     of = "" if first.max_tries is None else f" of {first.max_tries - 1}"
     at = _format_time(first.next_try_at, context.now, seconds=True)
-    sentence = f'Step "{first.name}": retry {first.tries}{of} at {at}.'
+    is_due = first.next_try_at is not None and first.next_try_at <= context.now
+    when = "at" if not is_due else "since" if execution.state is State.ACTIVE else "due since"
+    sentence = f'Step "{first.name}": retry {first.tries}{of} {when} {at}.'
     if others:
         sentence += f" {others} other step{'s are' if others > 1 else ' is'} retried too."
     return f"{sentence} Last failure: {_first_sentence(str(first.error))}"
@@ -256,7 +258,18 @@ def _explain_dependencies(dependencies: Dependencies) -> Statement:
     enough = "" if group.join.kind is JoinKind.ALL_OF else f" ({needed} needed)"
     states = [_describe_state(each) for each in dependencies.upstreams if each.edge.state is EdgeState.OPEN]
     count = f"{needed - group.satisfied} of {group.n} {who}{enough}"
-    return f"Waiting for {count}: {join_names(states)}.", facts
+    return f"Waiting for {count}: {join_names(states)}.{_describe_stuck(dependencies)}", facts
+
+
+def _describe_stuck(dependencies: Dependencies) -> str:
+    """Name the ended upstream members to replay, if the others are too few for the group."""
+    group = dependencies.group
+    open_ = [each for each in dependencies.upstreams if each.edge.state is EdgeState.OPEN]
+    ended = [each.name for each in open_ if each.state.is_terminal and each.state is not State.COMPLETED]
+    is_stuck = group.satisfied + len(open_) - len(ended) < group.join.needed(group.n)
+    if group.seq != DEPENDENCIES or not dependencies.flow.was_replayed or not is_stuck:
+        return ""
+    return f" Replay {join_names(ended, quote=True)} to continue."
 
 
 def _dependency_facts(dependencies: Dependencies, state: EdgeState) -> dict[str, Any]:
@@ -364,8 +377,11 @@ def _explain_skipped(
     if not lost:
         replayed = "which was replayed without it. Replay this execution to run it."
         return f"{sentence}: {failure}, {replayed}", facts
-    root = "" if any(each.state in FAILURES for each in lost) else f" because {failure}"
-    return f"{sentence}: upstream {names}{root}. Replay the failed member to bring this one back.", facts
+    is_direct = any(each.state in FAILURES for each in lost)
+    root = "" if is_direct else f" because {failure}"
+    # A replay may have repaired the failure behind a skipped upstream member.
+    what = "the flow with --failed" if dependencies.flow.was_replayed and not is_direct else "the failed member"
+    return f"{sentence}: upstream {names}{root}. Replay {what} to bring this one back.", facts
 
 
 _EXPLAINERS = {

@@ -75,8 +75,23 @@ def decode_call(payload: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def view_step(step: RecordedStep) -> StepView:
-    """Return the public view of a recorded step."""
+    """Return the public view of a recorded step. A payload in another format is all value."""
     head, value = _read_call(step)
+    try:
+        return _make_view(step, head, value)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return _make_view(step, {}, step.payload)
+
+
+def failed_tries(step: RecordedStep) -> int:
+    """Return how many tries of a step have failed, or 0 if its payload is in another format."""
+    facts = _read_call(step)[0].get("facts")
+    tries = facts.get("tries") if isinstance(facts, dict) else None
+    return tries if isinstance(tries, int) else 0
+
+
+def _make_view(step: RecordedStep, head: Mapping[str, Any], value: bytes) -> StepView:
+    """Return the view of a call with these data. Raise one of several errors if another program stored the data."""
     facts, ran, kind = head.get("facts") or {}, head.get("ran"), head.get("kind")
     is_retrying = step.status == StepStatus.OPEN and kind in STEP_KINDS and "error" in facts and "due" in facts
     return StepView(
@@ -89,7 +104,7 @@ def view_step(step: RecordedStep) -> StepView:
         tries=_count_tries(step, facts) if kind in STEP_KINDS else None,
         started_at=None if ran is None else _EPOCH + timedelta(milliseconds=ran[0]),
         took=None if ran is None else timedelta(milliseconds=ran[1]),
-        next_try_at=datetime.fromisoformat(facts["due"]) if is_retrying else None,
+        next_try_at=_read_time(facts["due"]) if is_retrying else None,
         max_tries=facts["retries"] + 1 if is_retrying and "retries" in facts else None,
         error=_read_error(facts.get("error")),
         attempt_index=step.attempt_index,
@@ -98,12 +113,19 @@ def view_step(step: RecordedStep) -> StepView:
     )
 
 
+def _read_time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError("a time without a time zone cannot be compared")
+    return time
+
+
 def _read_call(step: RecordedStep) -> tuple[Mapping[str, Any], bytes]:
     """Return the data and the value of a call. A payload in another format is all value."""
     if step.encoding == "json" and step.payload.startswith(b'[{"kind":'):
         try:
             return decode_call(step.payload)
-        except ValueError:
+        except (RecursionError, ValueError):
             pass
     return {}, step.payload
 
