@@ -1,4 +1,4 @@
-"""Branches: the lines of execution of a task. This module also finds the branch or step that the running code is in.
+"""Branches: the lines of execution of a task, and the branch or step that the running code is in.
 
 A branch is the task's function, or one member of a group. It makes its durable calls one after another, so their order
 never depends on timing. A branch is active while its code runs, and idle while it waits. When no branch of a run is
@@ -229,8 +229,7 @@ class BodyLeft(BaseException):
 class RunTask(asyncio.Task[None]):
     """The asyncio task of a run that a worker starts. The body of an async function runs in it too.
 
-    If somebody outside the body cancels the task, the whole run ends. If code of the body cancels it, as timeouts do,
-    only the body is cancelled. `take_over` gets the rest of a run whose body does not leave the task.
+    `take_over` gets the rest of a run whose body does not leave the task.
     """
 
     __slots__ = ("_run", "_take_over", "is_cancelled")
@@ -248,10 +247,8 @@ class RunTask(asyncio.Task[None]):
         super().__init__(work, loop=loop, context=Context())
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the body while it runs, because timeouts and other code of the user cancel the task that they are in.
-
-        Cancel the whole run before and after the body, or if the loop does not run because it is being closed.
-        """
+        """Cancel the body while it runs, as timeouts of the user do, and otherwise the whole run."""
+        # No loop runs in this thread while its runner closes it and cancels all tasks.
         if self._run is None or asyncio._get_running_loop() is None:
             self.cancel_run()
             return True
@@ -262,7 +259,7 @@ class RunTask(asyncio.Task[None]):
         self.is_cancelled = True
         if self._run is not None:
             self._run.abandon()
-        super().cancel()
+        self.cancel_body()
 
     def cancel_body(self) -> None:
         """Cancel the code of the body, but not its run."""
@@ -311,10 +308,8 @@ class RunTask(asyncio.Task[None]):
 
 def cancel_code_in(task: asyncio.Task[Any]) -> None:
     """Cancel the code of a body, branch or step that runs in this asyncio task."""
-    if isinstance(task, RunTask):
-        task.cancel_body()
-    else:
-        task.cancel()
+    cancel = task.cancel_body if isinstance(task, RunTask) else task.cancel
+    cancel()
 
 
 async def run_body(run: TaskRun, branch: Branch) -> BranchResult:
