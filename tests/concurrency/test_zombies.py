@@ -45,7 +45,7 @@ async def cancelled(tx: Transaction, id_: UUID) -> None:
 
 
 async def expired(tx: Transaction, id_: UUID) -> None:
-    assert await reconcile(tx, [id_], decide_lease_check) == 1
+    assert len(await reconcile(tx, [id_], decide_lease_check)) == 1
 
 
 async def taken_over(tx: Transaction, id_: UUID) -> None:

@@ -86,6 +86,27 @@ async def test_member_left_behind_by_a_replay_says_so(engine: Engine, clock: Vir
     assert explanation.sentence == f'Skipped at {at}: upstream "a" failed, {replayed}'
 
 
+async def test_member_behind_one_that_a_replay_left_skipped_names_the_flow(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"], "c": ["b"]})
+    await flow.fail("a")
+    await engine.operator.replay(flow["a"], downstream=False)
+    await flow.complete("a")
+    sentence = (await engine.operator.explain(flow["c"])).sentence
+    assert sentence.endswith('because upstream "a" failed. Replay the flow with --failed to bring this one back.')
+    assert (await engine.flows.replay(flow.id, failed=True)).revived == 2
+
+
+async def test_member_replayed_before_its_failed_upstream_names_that_one(engine: Engine) -> None:
+    flow = await built(engine, {"a": [], "b": ["a"]})
+    await flow.fail("a")
+    await engine.operator.replay(flow["b"])
+    sentence = (await engine.operator.explain(flow["b"])).sentence
+    assert sentence == 'Waiting for 1 of 1 upstream members: "a" failed. Replay "a" to continue.'
+    await engine.operator.replay(flow["a"])
+    sentence = (await engine.operator.explain(flow["b"])).sentence
+    assert sentence == 'Waiting for 1 of 1 upstream members: "a" is waiting.'
+
+
 async def test_member_skipped_without_a_failure_needs_no_replay(engine: Engine, clock: VirtualClock) -> None:
     flow = await built(engine, {"a": [], "alarm": [Edge("a", EdgeKind.ON_FAILURE)]})
     await flow.complete("a")

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
-from flowfabric.engine import Edge, EdgeKind, Engine, InvalidRequest, NotFound, Policy, Refused, any_of, quorum
+from flowfabric.engine import (
+    Edge,
+    EdgeKind,
+    Engine,
+    InvalidRequest,
+    NotFound,
+    Policy,
+    Refused,
+    Unavailable,
+    any_of,
+    quorum,
+)
 from flowfabric.testing import VirtualClock
 from tests.concurrency.flow_soundness import assert_flows_sound
 from tests.concurrency.waits import duty
 from tests.expectations import last_event, nothing_written, refused
+from tests.faults.kit.replies import lose_each, losing_engine
 from tests.flows import Flow, Shape, built, ended, flow_events, with_children
 from tests.scenarios import leased
 from tests.stores import TestStore
@@ -257,6 +270,22 @@ async def test_flow_replay_can_be_repeated_after_a_lost_reply(
     early = clock.now() - timedelta(hours=1)
     assert (await engine.flows.replay(flow.id, failed=True, ended_until=early)).replayed == 0
     assert (await engine.flows.replay(flow.id, failed=True)).replayed == 1
+
+
+async def test_lost_reply_of_a_flow_replay_carries_the_time_to_repeat_it_with(
+    engine: Engine, clock: VirtualClock, store: TestStore
+) -> None:
+    flow = await built(engine, {"a": []})
+    await flow.fail("a")
+    context = replace(engine._context, retry_for_s=0)
+    lossy, _ = losing_engine(Engine(context), lose_each(None, "reply"))
+    with pytest.raises(Unavailable, match="ended_until=") as caught:
+        await lossy.flows.replay(flow.id, failed=True)
+    clock.advance("1s")
+    await flow.fail("a")
+    async with nothing_written(store):
+        again = await lossy.flows.replay(flow.id, failed=True, ended_until=caught.value.fields["ended_until"])
+    assert again.replayed == 0
 
 
 async def test_flow_replay_brings_back_members_that_were_left_behind(engine: Engine, store: TestStore) -> None:

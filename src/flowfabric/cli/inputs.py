@@ -19,10 +19,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flowfabric.cli.output import read_json
-from flowfabric.cli.terminal import escape
 from flowfabric.core import validation
 from flowfabric.core.errors import InvalidRequest, Refused
 from flowfabric.core.tokens.token import VERSION as TOKEN_VERSION
+from flowfabric.core.validation import escape
 
 _PAGE_SIZE = 50
 _YES = ("y", "yes")

@@ -12,8 +12,8 @@ from typing import Any
 
 from flowfabric.cli import exit_codes
 from flowfabric.cli.parser import PROGRAM, parse
-from flowfabric.cli.terminal import escape
 from flowfabric.core.errors import Conflict, FlowFabricError, InvalidRequest, NotFound, Refused
+from flowfabric.core.validation import escape
 
 _CODES = (
     (InvalidRequest, exit_codes.USAGE),

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from flowfabric.cli import exit_codes
 from flowfabric.cli.command_table import COMMANDS
 from flowfabric.cli.spec import COMMON, DEFAULTS, Argument, CommandSpec
-from flowfabric.cli.terminal import escape
+from flowfabric.core.validation import escape
 
 PROGRAM = "flowfabric"
 _SUMMARY = "Submit, watch and operate durable executions."

@@ -11,6 +11,8 @@ from textwrap import wrap
 from types import TracebackType
 from typing import Self, TextIO
 
+from flowfabric.core.validation import escape
+
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36", "grey": "90", "bold": "1"}
 _STATE_COLOURS = {
     "completed": "green", "ok": "green", "active": "cyan", "running": "cyan", "failed": "red", "expired": "red",
@@ -63,15 +65,6 @@ def detect_screen(stream: TextIO | None = None, environment: Mapping[str, str] =
     on_terminal = out.isatty()
     has_colours = on_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
     return Screen(_detect_width(out, on_terminal, environment), has_colours, _can_encode_unicode(out))
-
-
-def escape(text: str) -> str:
-    """Escape characters that are not printable, because they could control the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
-    )
 
 
 def escape_lines(text: str) -> list[str]:

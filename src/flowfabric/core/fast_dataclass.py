@@ -62,7 +62,7 @@ def _compile_copier(kind: Any) -> Callable[[Any, dict[str, Any]], Any]:
     head = "def copy_fields(before, values):", "    copy = new(kind)"
     lines = (line.format(field.name) for field in dataclasses.fields(kind))
     tail = "    for name, value in values.items():", "        put(copy, name, value)", "    return copy"
-    names: dict[str, Any] = {"new": object.__new__, "put": object.__setattr__, "kind": kind}
+    names: dict[str, Any] = {"__name__": __name__, "new": object.__new__, "put": object.__setattr__, "kind": kind}
     exec("\n".join([*head, *lines, *tail]), names)
     copy_fields: Callable[[Any, dict[str, Any]], Any] = names["copy_fields"]
     return copy_fields

@@ -205,6 +205,15 @@ def preview(value: object) -> str:
     return type(value).__name__
 
 
+def escape(text: str) -> str:
+    """Escape characters that are not printable, because they could control the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
+
+
 def list_some(names: Sequence[str], limit: int = 20) -> str:
     """Return the first names for a message, and the number of the others."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""

@@ -245,10 +245,11 @@ class Flows:
     ) -> FlowReplayed:
         """Run all failed and expired members again, and bring back the members that were skipped because of failures.
 
-        `failed` must be True. Only members that ended until `ended_until` are replayed, by default until now. With a
-        fixed `ended_until`, the call can be repeated safely after a lost reply: it replays no member twice. Each
-        transaction replays up to 100 members, and a repeat continues after an interruption. Members that were cancelled
-        stay cancelled. A child whose failure its parent received is left to its parent.
+        `failed` must be True. Only members that ended until `ended_until` are replayed, by default until now. After a
+        lost reply, `Unavailable` carries this time as the field `ended_until`. Repeat the call with it, so that it
+        replays no member twice. Each transaction replays up to 100 members, and a repeat continues after an
+        interruption. Members that were cancelled stay cancelled. A child whose failure its parent received is left to
+        its parent.
         """
         context, id_ = self._context, parse_id(flow_id, "flow_id")
         if not validation.boolean(failed, "failed"):
@@ -262,7 +263,10 @@ class Flows:
         exhausted: dict[UUID, None] = {}
         revived, after = 0, FIRST_ID
         while True:
-            batch = await context.call(replay_flow, FlowReplayRequest(id_, until, after, audit))
+            try:
+                batch = await context.call(replay_flow, FlowReplayRequest(id_, until, after, audit))
+            except Unavailable as error:
+                raise with_ids(error, ended_until=until) from error
             ids += batch.replayed
             exhausted |= dict.fromkeys(batch.exhausted)
             revived += batch.revived

@@ -208,8 +208,8 @@ class Leases:
     async def retry_steps(self, fence: Fence, retries: Sequence[StepRetry], steps: Sequence[Step]) -> int:
         """Report steps that failed and are tried again, and record their open steps. Return the number of new events.
 
-        Each retry is an event, and the newest is the last failure of the execution. A repeated report has no effect,
-        even if later tries were reported meanwhile. `retries` must name each step only once.
+        Each retry is an event, and the newest is the last failure of the execution. A repeated report has no effect.
+        `retries` must name each step only once.
         """
         return await self._context.call(retry_steps, lease_requests.step_retries(fence, retries, steps))
 

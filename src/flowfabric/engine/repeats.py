@@ -18,6 +18,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -113,8 +114,8 @@ def is_sent(error: Unavailable) -> bool:
     return bool(error.fields.get("sent", True))
 
 
-def with_ids(error: Unavailable, **ids: UUID) -> Unavailable:
-    """Return a copy of the error that carries the ids of the call, and explains how to repeat the call with them."""
+def with_ids(error: Unavailable, **ids: UUID | datetime) -> Unavailable:
+    """Return a copy of the error that carries these ids or times, and explains how to repeat the call with them."""
     values = ", ".join(f"{name}={id_}" for name, id_ in ids.items())
     message = f"{error.message}; when you repeat it, pass {values}, so that the call has only one effect"
     copy = Unavailable(error.code, message, **{**error.fields, **ids})

@@ -16,10 +16,10 @@ from flowfabric.store.transaction import Transaction
 
 async def reconcile(
     tx: Transaction, ids: Sequence[UUID], decide: Callable[[Execution, datetime], Decision[Any] | None]
-) -> int:
-    """Write the decisions of `decide`, and return how many. Skip executions that another transaction has locked."""
+) -> list[Decision[Any]]:
+    """Write the decisions of `decide`, and return them. Skip executions that another transaction has locked."""
     executions = await lock_free_to_end(tx, ids)
     now = await tx.now()
     decisions = [decision for execution in executions.values() if (decision := decide(execution, now)) is not None]
     await write(tx, decisions)
-    return len(decisions)
+    return decisions

@@ -13,9 +13,7 @@ from uuid import UUID
 from flowfabric.core.errors import Unavailable
 from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import RetryScheduled
-from flowfabric.core.executions.records import Execution
 from flowfabric.core.executions.states import State
-from flowfabric.ops.reconcile import reconcile as reconcile_executions
 from flowfabric.store.ports import Store
 from flowfabric.store.transaction import Transaction
 
@@ -25,9 +23,9 @@ REMOVAL_BATCH = 500
 _MAX_BACKOFF_TICKS = 64
 _MAX_BACKOFF_ROWS = 500
 Row = TypeVar("Row", bound=Hashable)
-Decide = Callable[[Execution, datetime], Decision[Any] | None]
 FindRows = Callable[[Transaction, datetime, int], Coroutine[Any, Any, list[Row]]]
 ReconcileRows = Callable[[Transaction, Sequence[Row]], Coroutine[Any, Any, int]]
+WriteDecisions = Callable[[Transaction, Sequence[UUID]], Coroutine[Any, Any, Sequence[Decision[Any]]]]
 LOG = logging.getLogger("flowfabric")
 _log = logging.getLogger("flowfabric.reconcilers")
 
@@ -127,11 +125,11 @@ class Duty(RowDuty[UUID]):
 
 
 class DecisionDuty(Duty):
-    """A duty that decides about each due execution, and logs the failures, which no worker sees, after their commit."""
+    """A duty that decides about due executions, and logs the failures, which no worker sees, after their commit."""
 
-    def __init__(self, name: str, decide: Decide) -> None:
+    def __init__(self, name: str, write_decisions: WriteDecisions) -> None:
         super().__init__(name, self._reconcile_executions)
-        self._decide = decide
+        self._write_decisions = write_decisions
         self._failures: dict[UUID, _Failure] = {}
 
     async def tick(self, store: Store) -> Tick:
@@ -143,17 +141,11 @@ class DecisionDuty(Duty):
         return tick
 
     async def _reconcile_executions(self, tx: Transaction, ids: Sequence[UUID]) -> int:
-        failures: dict[UUID, _Failure] = {}
-
-        def decide(execution: Execution, now: datetime) -> Decision[Any] | None:
-            decision = self._decide(execution, now)
-            if decision is not None and (failure := _find_failure(decision)) is not None:
-                failures[execution.id] = failure
-            return decision
-
-        count = await reconcile_executions(tx, ids, decide)
-        self._failures.update(failures)
-        return count
+        decisions = await self._write_decisions(tx, ids)
+        for decision in decisions:
+            if (failure := _find_failure(decision)) is not None:
+                self._failures[decision.before.id] = failure
+        return len(decisions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowfabric.core.executions.outcomes import Ended, Lease, RetryScheduled
 from flowfabric.core.executions.states import State
+from flowfabric.core.validation import escape
 from flowfabric.values import failures, guards
 from flowfabric.values.errors import ExecutionFailed
 from flowfabric.values.records import ErrorInfo
@@ -74,5 +75,5 @@ def _describe_with_place(error: BaseException, info: ErrorInfo) -> str:
 
 
 def _describe(info: ErrorInfo) -> str:
-    line = " ".join(f"{info.type}: {info.message}".split())
+    line = escape(" ".join(f"{info.type}: {info.message}".split()))
     return line if len(line) <= _MAX_CHARACTERS else f"{line[:_MAX_CHARACTERS]}…"

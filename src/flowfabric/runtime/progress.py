@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -48,6 +49,16 @@ def _send_unsent(run: TaskRun, reports: ProgressReports) -> None:
     if report is not None and reports.is_pausing:
         send_report(run, report)
         run.loop.call_later(PAUSE_S, _send_unsent, run, reports)
+
+
+async def send_last(run: TaskRun) -> bool:
+    """Store the report of a step that is not sent yet, before the run gives up its lease. Return False if none is."""
+    if run.progress is None or not (run.progress.unsent or run.background_tasks):
+        return False
+    if run.progress.unsent is not None:
+        send_report(run, run.progress.unsent)
+    await asyncio.wait(run.background_tasks)
+    return True
 
 
 async def _store(run: TaskRun, percent: int, message: str) -> None:

@@ -36,6 +36,7 @@ from flowfabric.runtime.branch import (
 from flowfabric.runtime.durable_call import CallTracker
 from flowfabric.runtime.journal import KEYED, Record, Scope
 from flowfabric.runtime.log import LOG, log_execution, log_failed_attempt, log_fields
+from flowfabric.runtime.progress import ProgressReports, send_last
 from flowfabric.runtime.record_writer import RecordWriter, retry_while_owned
 from flowfabric.runtime.runner import (
     Host,
@@ -53,11 +54,9 @@ from flowfabric.runtime.threads import ThreadPools
 from flowfabric.store.forks import Forks, exit_child
 from flowfabric.values import failures, guards
 from flowfabric.values.errors import InputMismatch, LeaseLost, Unwind
-from flowfabric.values.failures import iter_leaves
 
 if TYPE_CHECKING:
     from flowfabric.engine.engine import Engine
-    from flowfabric.runtime.progress import ProgressReports
 
 
 class RunHooks:
@@ -333,6 +332,7 @@ async def end_lease(run: TaskRun, ending: BranchResult) -> None:
         if run.calls.has_unwound and not guards.is_a(ending.error, Unwind, asyncio.CancelledError):
             run.calls.warn_swallowed()
         return
+    await send_last(run)
     await run.record_writer.wait_idle()
     if run.divergence is not None:
         await _postpone_diverged(run, run.divergence)
@@ -377,7 +377,7 @@ async def end_refused(run: TaskRun, error: FlowFabricError) -> None:
 
 def is_final(error: BaseException, raises: Collection[type[Exception]] = ()) -> bool:
     """Return True if a retry cannot help, because the failure is recorded, or because every retry would fail too."""
-    return guards.is_marked_final(error) or all(_is_final(leaf, raises) for leaf in iter_leaves(error))
+    return guards.is_marked_final(error) or all(_is_final(leaf, raises) for leaf in failures.iter_leaves(error))
 
 
 def _is_final(error: BaseException, raises: Collection[type[Exception]]) -> bool:

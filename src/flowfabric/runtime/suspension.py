@@ -20,6 +20,7 @@ from flowfabric.core.waits.bindings import NewWaitpoint
 from flowfabric.core.waits.records import UnusedWaitpoints
 from flowfabric.core.waits.snapshot import MAX_SIGNALS, WaitSnapshot
 from flowfabric.runtime.log import LOG, log_fields
+from flowfabric.runtime.progress import send_last
 from flowfabric.runtime.record_writer import retry_while_owned
 from flowfabric.runtime.sync_bridge import leave_threads
 from flowfabric.runtime.waits import (
@@ -290,7 +291,7 @@ class Suspender:
         try:
             if await self._resolve_ended(read=any(wait.needs_read for wait in checked)) or not self.waiting:
                 return
-            if self.active == 0 and not checked.issuperset(self.waiting):
+            if self.active == 0 and (not checked.issuperset(self.waiting) or await send_last(self._run)):
                 return  # Waits that began during this check may have ended too, so check again before suspending.
             if self.active == 0 and self._run.is_draining:
                 self._run.unwind()

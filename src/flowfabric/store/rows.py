@@ -113,7 +113,7 @@ def row_reader(kind: type[Record], **sources: str | Callable[[Row], object]) -> 
     different column name for a field, or a function that makes the field from the whole row.
     """
     # Compiled code is up to twice as fast as a loop over the fields, and rows are read by the thousand.
-    names: dict[str, Any] = {"kind": kind, "make": make}
+    names: dict[str, Any] = {"__name__": __name__, "kind": kind, "make": make}
     arguments = []
     types = get_type_hints(kind)
     assert sources.keys() <= types.keys(), "every source is for a field"

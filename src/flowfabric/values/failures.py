@@ -43,6 +43,7 @@ _FINAL = (
     SystemExit, ValueRefused, WaitOverridden,
 )  # fmt: skip
 _CUT = "\n[…]\n"
+_NO_CATEGORY = "error"
 
 
 def error_info(exc: BaseException) -> ErrorInfo:
@@ -141,11 +142,13 @@ def wrapped_error(exc: BaseException) -> ErrorInfo | None:
 
 
 def _get_category(exc: BaseException) -> str:
-    """Return the `category` attribute of the exception, or its class name if it has no valid `category`."""
-    try:
-        return validation.name(getattr(exc, "category", None), "category")
-    except BaseException:  # `category` is missing or invalid, or it is a property that raises.
-        return guards.type_name(exc)[: validation.MAX_NAME_CHARACTERS]
+    """Return the `category` attribute of the exception, or its class name, or `error` if neither is a valid name."""
+    # `category` may be missing or invalid, or a property that raises. A class made by `type()` may have any name.
+    category = guards.guarded(lambda: validation.name(getattr(exc, "category", None), "category"), None)
+    if category is not None:
+        return category
+    shortened = guards.type_name(exc)[: validation.MAX_NAME_CHARACTERS]
+    return guards.guarded(lambda: validation.name(shortened, "category"), _NO_CATEGORY)
 
 
 def _clean_text(text: str, maximum: int) -> str:
@@ -161,6 +164,7 @@ _PACKAGE_DIR = Path(__file__).parent.parent
 _OWN_FILES = f"{_PACKAGE_DIR}{os.sep}"
 # The tasks of the demo are programs, although they are part of the package.
 _DEMO_FILES = f"{_PACKAGE_DIR / 'demo'}{os.sep}"
+_OWN_MODULES, _DEMO_MODULE = "flowfabric.", "flowfabric.demo"
 _MAX_EXCEPTIONS = 100
 _MAX_PRINTED = 5
 _MAX_FRAMES = 20
@@ -296,5 +300,8 @@ def _iter_frames(tb: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_own(entry: TracebackType) -> bool:
-    file = entry.tb_frame.f_code.co_filename
-    return file.startswith(_OWN_FILES) and not file.startswith(_DEMO_FILES)
+    """Return True for a frame of this package. Generated code, such as that of a dataclass, has only a module."""
+    file, module = entry.tb_frame.f_code.co_filename, entry.tb_frame.f_globals.get("__name__")
+    if file.startswith(_OWN_FILES):
+        return not file.startswith(_DEMO_FILES)
+    return type(module) is str and f"{module}.".startswith(_OWN_MODULES) and not module.startswith(_DEMO_MODULE)

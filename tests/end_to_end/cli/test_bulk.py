@@ -11,6 +11,7 @@ import pytest
 from flowfabric.cli.commands import bulk
 from flowfabric.engine import Engine, State, Summary
 from tests.end_to_end.cli.shell import Shell
+from tests.flows import ended, with_children
 from tests.scenarios import leased, submitted
 from tests.stores import TestStore, opened
 
@@ -50,6 +51,36 @@ async def test_bulk_replay_runs_failed_executions_again(store: TestStore, shell:
         assert await states(engine, *broken, completed.execution_id) == ["waiting", "waiting", "completed"]
         output = await shell.run("replay", "--all", "--state", "completed", "--yes")
         assert output.lines == ["1 execution replayed."]
+
+
+async def test_bulk_replay_leaves_children_to_their_parents(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        parent = await leased(engine, kind="order")
+        children = await with_children(engine, parent, "charge")
+        await ended(engine, children["charge"], "failed")
+        await engine.leases.fail(parent.fence, "it broke", failure_class="permanent")
+        both = [parent.execution_id, children["charge"]]
+        output = await shell.run("replay", "--all", "--dry-run")
+        assert output.lines[-1].startswith("1 execution would be replayed. 1 child was excluded, because")
+        output = await shell.run("replay", "--all", "--yes", "--json")
+        assert json.loads(output.lines[0])["excluded_children"] == 1
+        assert await states(engine, *both) == ["waiting", "failed"]
+        output = await shell.run("replay", "--all", "--kind", "job", "--yes")
+        assert output.lines == ["1 execution replayed."]
+        assert await states(engine, *both) == ["waiting", "waiting"]
+
+
+async def test_bulk_replay_by_kind_leaves_children_of_selected_parents(store: TestStore, shell: Shell) -> None:
+    async with opened(store) as engine:
+        parent = await leased(engine, kind="job")
+        children = await with_children(engine, parent, "part")
+        await ended(engine, children["part"], "failed")
+        await engine.leases.fail(parent.fence, "it broke", failure_class="permanent")
+        output = await shell.run("replay", "--all", "--kind", "job", "--yes")
+        assert output.lines == [
+            "1 execution replayed. 1 child was excluded, because a replay of the parent submits children again."
+        ]
+        assert await states(engine, parent.execution_id, children["part"]) == ["waiting", "failed"]
 
 
 async def test_bulk_hold_holds_work_that_waits(store: TestStore, shell: Shell) -> None:

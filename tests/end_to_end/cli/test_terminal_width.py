@@ -12,11 +12,11 @@ from flowfabric.cli.terminal import (
     Screen,
     detect_screen,
     display_width,
-    escape,
     format_facts,
     format_table,
     wrap_text,
 )
+from flowfabric.core.validation import escape
 from flowfabric.engine import FailureClass, State
 
 COLUMNS = (Column("ID"), Column("NAME", 4), Column("N", align_right=True), Column("NOTE", 4, is_optional=True))

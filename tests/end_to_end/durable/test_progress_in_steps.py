@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowfabric import App, InvalidRequest, progress, step, sync
+from flowfabric import App, InvalidRequest, approval, progress, sleep, step, sync
 from flowfabric.engine import Engine, Fence
 from flowfabric.runtime import progress as progress_reports
 from tests.end_to_end.worker.scripted_runs import until
@@ -125,3 +125,42 @@ async def test_progress_outside_of_its_range_fails_the_step(store: TestStore) ->
 
         async with app.worker():
             assert await task.run() == "refused"
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+@pytest.mark.parametrize("ending", ["return", "sleep", "approval"])
+async def test_last_report_of_a_step_is_stored_when_the_run_ends(
+    store: TestStore, monkeypatch: pytest.MonkeyPatch, ending: str, is_async: bool
+) -> None:
+    monkeypatch.setattr(progress_reports, "PAUSE_S", 60)
+
+    def upload() -> None:
+        progress(10, "starting")
+        progress(100, "uploaded")
+
+    async def upload_async() -> None:
+        progress(10, "starting")
+        await asyncio.sleep(0.05)
+        progress(100, "uploaded")
+
+    async with opened(store) as engine:
+        app = make_app(engine)
+
+        @app.task
+        async def task() -> None:
+            await step(upload_async if is_async else upload)
+            if ending == "sleep":
+                await sleep("1h")
+            elif ending == "approval":
+                await approval("go", by=["ann"])
+
+        async with app.worker():
+            handle = await task.submit()
+
+            async def is_released() -> bool:
+                status = await handle.status()
+                return status.progress_percent is not None and status.state != "active"
+
+            await until(is_released)
+            status = await handle.status()
+    assert (status.progress_percent, status.progress_message) == (100, "uploaded")

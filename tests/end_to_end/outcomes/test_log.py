@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flowfabric
-from flowfabric import App, Backoff, ExecutionFailed, StepFailed, gather, sleep, step, sync
+from flowfabric import App, Backoff, ExecutionFailed, StepFailed, approval, gather, sleep, step, sync
 from flowfabric.engine import Engine
 from tests.end_to_end.outcomes.test_visible_failures import (
     EVERY_FORM,
@@ -244,3 +244,32 @@ async def test_attempt_that_exceeds_its_timeout_is_logged_like_other_failures(
     assert error.getMessage() == f"slow {handle.id} failed: the attempt exceeded its timeout of 0.1 s"
     assert fields_of(warning) == (str(handle.id), "slow", None, 0, "default")
     assert fields_of(error) == (str(handle.id), "slow", None, 1, "default")
+
+
+async def test_wait_that_fails_by_its_timeout_is_logged_like_other_failures(
+    real_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @real_app.task(retries=0)
+    async def order() -> None:
+        await approval("go", by=["ann"], timeout="200ms", on_timeout="fail")
+
+    handle, _ = await fail(real_app, lambda _: order)
+    [error] = records_of(caplog, logging.ERROR)
+    assert error.getMessage().startswith(f"order {handle.id} failed: the wait timed out at 2")
+    assert fields_of(error) == (str(handle.id), "order", None, 0, "default")
+
+
+async def test_control_characters_of_an_error_are_escaped_in_the_log(memory_app: App, stream: io.StringIO) -> None:
+    @memory_app.task(retries=0)
+    async def order() -> None:
+        await step.options(retries=0)(refuse)
+
+    def refuse() -> None:
+        raise ValueError("\x1b[2Jgone\nnext\x07")
+
+    async with memory_app.worker():
+        with pytest.raises(ExecutionFailed):
+            await order.run()
+    [warning] = [line for line in stream.getvalue().splitlines() if line.startswith("WARNING")]
+    assert r"ValueError: \x1b[2Jgone next\x07 (" in warning
+    assert warning.isprintable()

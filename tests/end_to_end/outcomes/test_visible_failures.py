@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import flowfabric
-from flowfabric import App, ExecutionFailed, Handle, StepFailed, race, step, sync
+from flowfabric import App, Backoff, ExecutionFailed, Handle, StepFailed, approval, gather, race, step, sync
 from flowfabric.core.executions.attempts import MAX_EVENT_TRACEBACK
 from flowfabric.engine import Engine
 from flowfabric.testing import Kit
@@ -327,3 +327,48 @@ async def test_exception_of_app_run_ends_in_the_line_that_failed(
     assert PACKAGE not in output.rpartition("in read_price")[2]
     assert "During handling" not in output and "no running event loop" not in output
     assert output.count(PACKAGE) == 3
+
+
+ODD_NAMES = ["404 Not Found ", "two\nlines", ""]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+async def test_exception_of_any_class_name_is_retried_beside_other_steps(real_app: App, name: str) -> None:
+    errors = [type(name, (Exception,), {})("boom")]
+
+    def look_up() -> int:
+        if errors:
+            raise errors.pop()
+        return 1
+
+    def pay() -> int:
+        return 2
+
+    @real_app.task(retries=0, backoff=Backoff(initial="10ms", jitter=False))
+    async def order() -> list[int]:
+        return list(await gather(step.options(retries=1)(look_up), step(pay)))
+
+    async with real_app.worker():
+        assert await order.run() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+async def test_failure_of_any_class_name_shows_its_line(real_app: App, name: str) -> None:
+    @real_app.task(retries=0)
+    async def order() -> None:
+        raise type(name, (Exception,), {})("boom")
+
+    _, failed = await fail(real_app, lambda _: order)
+    assert (failed.error.type, failed.error.message) == (name, "boom")
+    assert "in order" in failed.error.traceback
+
+
+async def test_refused_options_of_a_call_show_the_line_of_the_call(real_app: App) -> None:
+    @real_app.task(retries=0)
+    async def order() -> None:
+        await approval("go", by=["ann"], title=" x")
+
+    _, failed = await fail(real_app, lambda _: order)
+    for text in (failed.error.traceback, "".join(traceback.format_exception(failed))):
+        assert "in order" in text and PACKAGE not in text.rpartition("in order")[2]
+        assert "__init__" not in text

@@ -202,6 +202,16 @@ def test_invalid_category_is_ignored(category: object) -> None:
     assert error_info(error).category == "ValueError"
 
 
+@pytest.mark.parametrize("name", ["404 Not Found ", " bad", "two\nlines", "", "\x1b[31m"])
+def test_class_name_that_is_no_valid_category_is_ignored(name: str) -> None:
+    info = error_info(type(name, (Exception,), {})("boom"))
+    assert (info.category, info.type) == ("error", name)
+
+
+def test_long_class_name_is_shortened_to_a_category() -> None:
+    assert error_info(type("x" * 5_000, (Exception,), {})()).category == "x" * validation.MAX_NAME_CHARACTERS
+
+
 def test_failed_execution_keeps_the_failure_of_its_step() -> None:
     inner = error_info(_raise_and_catch(ConnectionResetError("gone")))
     outer = error_info(_raise_and_catch(StepFailed(inner, "charge")))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from flowfabric import PermanentError
+from flowfabric import Backoff, InvalidRequest, PermanentError
 from flowfabric.runtime import run as ending
 from flowfabric.values import failures
 from flowfabric.values.failures import MAX_TRACEBACK_CHARACTERS, error_info
@@ -70,3 +72,22 @@ def test_traceback_of_a_short_chain_is_that_of_python() -> None:
     info = error_info(make_chain(2))
 
     assert info.traceback.count("The above exception was the direct cause of the following exception") == 2
+
+
+def test_traceback_ends_before_generated_code_of_the_package() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Backoff(initial="5s", max_delay="1s")
+    text = error_info(refused.value).traceback
+
+    assert f'File "{__file__}"' in text
+    assert "__init__" not in text and "__post_init__" not in text
+
+
+@pytest.mark.parametrize("module", ["flowfabric.demo.tasks", "flowfabric_extras", "orders", None, 5])
+def test_traceback_keeps_generated_code_of_other_modules(module: object) -> None:
+    names: dict[str, Any] = {"__name__": module}
+    exec("def refuse():\n    raise ValueError('generated')", names)
+    with pytest.raises(ValueError, match="generated") as refused:
+        names["refuse"]()
+
+    assert "in refuse" in error_info(refused.value).traceback

@@ -24,12 +24,32 @@ _CONCURRENCY = 50
 
 @dataclass(frozen=True, slots=True)
 class BulkAction:
-    """What to do with every execution that matches. Without --state, the states are `states`."""
+    """What to do with every execution that matches. Without --state, the states are `states`.
+
+    With `excludes_children`, the command excludes children, because the next run of a parent submits them again.
+    """
 
     verb: str
     participle: str
     states: tuple[State, ...]
     act: Callable[[Engine, Summary, argparse.Namespace], Awaitable[object]]
+    excludes_children: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The executions to act on, oldest first, and the number of children that match but are excluded."""
+
+    executions: Sequence[Summary]
+    children: int = 0
+
+    @property
+    def note(self) -> str:
+        """A sentence about the excluded children, or an empty text."""
+        if not self.children:
+            return ""
+        excluded = "1 child was" if self.children == 1 else f"{self.children} children were"
+        return f" {excluded} excluded, because a replay of the parent submits children again."
 
 
 def _cancel(engine: Engine, execution: Summary, arguments: argparse.Namespace) -> Awaitable[object]:
@@ -54,7 +74,7 @@ def _hold(engine: Engine, execution: Summary, arguments: argparse.Namespace) -> 
 
 
 CANCEL = BulkAction("Cancel", "cancelled", tuple(state for state in State if not state.is_terminal), _cancel)
-REPLAY = BulkAction("Replay", "replayed", (State.FAILED,), _replay)
+REPLAY = BulkAction("Replay", "replayed", (State.FAILED,), _replay, excludes_children=True)
 HOLD = BulkAction("Hold", "held", (State.WAITING, State.DELAYED), _hold)
 
 
@@ -74,14 +94,31 @@ async def run_bulk(arguments: argparse.Namespace, action: BulkAction) -> int:
     if not arguments.dry_run:
         require_confirmation(arguments)
     async with open_for_writing(arguments) as engine:
-        executions = await _matching(engine, arguments, action)
+        selection = _select(await _matching(engine, arguments, action), arguments, action)
+        executions = selection.executions
         if arguments.dry_run:
-            _print_dry_run(arguments, action, executions, engine)
+            _print_dry_run(arguments, action, selection, engine)
             return exit_codes.OK
         if executions:
             confirm(arguments, f"{action.verb} {format_count(len(executions), 'execution')}?")
         refused = await _act(engine, arguments, action, executions)
-    return _print_outcome(arguments, action, len(executions), refused)
+    return _print_outcome(arguments, action, selection, refused)
+
+
+def _select(executions: Sequence[Summary], arguments: argparse.Namespace, action: BulkAction) -> Selection:
+    """Exclude the children that a replay of their parents would submit again.
+
+    --kind selects children on purpose, except those whose parent is selected too.
+    """
+    if not action.excludes_children:
+        return Selection(executions)
+    parents = {execution.id for execution in executions}
+    selected = [
+        execution
+        for execution in executions
+        if execution.parent_id is None or (arguments.kind and execution.parent_id not in parents)
+    ]
+    return Selection(selected, len(executions) - len(selected))
 
 
 async def _matching(engine: Engine, arguments: argparse.Namespace, action: BulkAction) -> Sequence[Summary]:
@@ -117,27 +154,28 @@ async def _act(
     return refused
 
 
-def _print_dry_run(
-    arguments: argparse.Namespace, action: BulkAction, executions: Sequence[Summary], engine: Engine
-) -> None:
+def _print_dry_run(arguments: argparse.Namespace, action: BulkAction, selection: Selection, engine: Engine) -> None:
+    executions = selection.executions
     shown = executions[:_MAX_SHOWN]
     if shown and not arguments.json:
         print_lines(executions_table(shown, engine.now(), stdout_screen()))
     more = len(executions) - len(shown)
     rest = f" ({more} more are not shown)" if more else ""
-    sentence = f"{format_count(len(executions), 'execution')} would be {action.participle}{rest}."
+    sentence = f"{format_count(len(executions), 'execution')} would be {action.participle}{rest}.{selection.note}"
     ids = [execution.id for execution in executions]
-    print_result(arguments, sentence, {"dry_run": True, "matched": len(ids), "ids": ids})
+    result = {"dry_run": True, "matched": len(ids), "ids": ids, **_count_excluded(action, selection)}
+    print_result(arguments, sentence, result)
 
 
 def _print_outcome(
     arguments: argparse.Namespace,
     action: BulkAction,
-    matched: int,
+    selection: Selection,
     refused: Sequence[tuple[Summary, FlowFabricError]],
 ) -> int:
+    matched = len(selection.executions)
     done = matched - len(refused)
-    sentence = f"{format_count(done, 'execution')} {action.participle}."
+    sentence = f"{format_count(done, 'execution')} {action.participle}.{selection.note}"
     if refused:
         execution, error = refused[0]
         sentence += f" {format_count(len(refused), 'execution')} could not be; the first is {execution.id}: {error}."
@@ -145,5 +183,9 @@ def _print_outcome(
         {"id": execution.id, "code": error.code, "message": str(error)} for execution, error in refused
     ]
     result = {"dry_run": False, "matched": matched, action.participle: done, "refused": errors}
-    print_result(arguments, sentence, result)
+    print_result(arguments, sentence, result | _count_excluded(action, selection))
     return exit_codes.REFUSED if refused else exit_codes.OK
+
+
+def _count_excluded(action: BulkAction, selection: Selection) -> dict[str, int]:
+    return {"excluded_children": selection.children} if action.excludes_children else {}

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from flowfabric.cli.terminal import escape
 from flowfabric.core.errors import FlowFabricError, InvalidRequest
+from flowfabric.core.validation import escape
 from flowfabric.lint import Finding, check_file
 
 

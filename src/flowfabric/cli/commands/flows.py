@@ -21,9 +21,9 @@ from flowfabric.cli.output import (
     to_json,
 )
 from flowfabric.cli.targets import find_flow, open_for_reading
-from flowfabric.cli.terminal import Column, Screen, display_width, escape, format_facts, format_table
+from flowfabric.cli.terminal import Column, Screen, display_width, format_facts, format_table
 from flowfabric.core.errors import NotFound
-from flowfabric.core.validation import MAX_BATCH
+from flowfabric.core.validation import MAX_BATCH, escape
 from flowfabric.engine import (
     EdgeGroup,
     EdgeKind,

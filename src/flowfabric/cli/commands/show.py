@@ -24,8 +24,9 @@ from flowfabric.cli.output import (
     to_json,
 )
 from flowfabric.cli.targets import find_execution, find_flow, open_for_reading
-from flowfabric.cli.terminal import Column, Screen, escape, escape_lines, format_facts, format_table
+from flowfabric.cli.terminal import Column, Screen, escape_lines, format_facts, format_table
 from flowfabric.core.errors import InvalidRequest
+from flowfabric.core.validation import escape
 from flowfabric.engine import (
     ApproximateCount,
     Description,
@@ -57,7 +58,7 @@ _STEP_COLUMNS = (
 async def show(arguments: argparse.Namespace) -> None:
     """Print one execution as lines for people, or as one JSON document with --json."""
     if (arguments.id is None) == (arguments.key is None):
-        raise InvalidRequest("invalid_request", "name the execution by its ID or by --key, not both")
+        raise InvalidRequest("invalid_request", "give an ID or --key, one of the two")
     async with open_for_reading(arguments) as engine:
         if arguments.key is None:
             execution = await engine.executions.describe(await find_execution(engine, arguments.id))

@@ -258,7 +258,18 @@ def _explain_dependencies(dependencies: Dependencies) -> Statement:
     enough = "" if group.join.kind is JoinKind.ALL_OF else f" ({needed} needed)"
     states = [_describe_state(each) for each in dependencies.upstreams if each.edge.state is EdgeState.OPEN]
     count = f"{needed - group.satisfied} of {group.n} {who}{enough}"
-    return f"Waiting for {count}: {join_names(states)}.", facts
+    return f"Waiting for {count}: {join_names(states)}.{_describe_stuck(dependencies)}", facts
+
+
+def _describe_stuck(dependencies: Dependencies) -> str:
+    """Name the ended upstream members to replay, if the others are too few for the group."""
+    group = dependencies.group
+    open_ = [each for each in dependencies.upstreams if each.edge.state is EdgeState.OPEN]
+    ended = [each.name for each in open_ if each.state.is_terminal and each.state is not State.COMPLETED]
+    is_stuck = group.satisfied + len(open_) - len(ended) < group.join.needed(group.n)
+    if group.seq != DEPENDENCIES or not dependencies.flow.was_replayed or not is_stuck:
+        return ""
+    return f" Replay {join_names(ended, quote=True)} to continue."
 
 
 def _dependency_facts(dependencies: Dependencies, state: EdgeState) -> dict[str, Any]:
@@ -366,8 +377,11 @@ def _explain_skipped(
     if not lost:
         replayed = "which was replayed without it. Replay this execution to run it."
         return f"{sentence}: {failure}, {replayed}", facts
-    root = "" if any(each.state in FAILURES for each in lost) else f" because {failure}"
-    return f"{sentence}: upstream {names}{root}. Replay the failed member to bring this one back.", facts
+    is_direct = any(each.state in FAILURES for each in lost)
+    root = "" if is_direct else f" because {failure}"
+    # A replay may have repaired the failure behind a skipped upstream member.
+    what = "the flow with --failed" if dependencies.flow.was_replayed and not is_direct else "the failed member"
+    return f"{sentence}: upstream {names}{root}. Replay {what} to bring this one back.", facts
 
 
 _EXPLAINERS = {

@@ -267,6 +267,6 @@ def _mismatch(what: str, id_: UUID) -> Conflict:
 def _key_mismatch(key: str, id_: UUID) -> Conflict:
     message = (
         f"key {key!r} belongs to execution {id_}, which was submitted with another body, and holds as long as that "
-        "execution is kept; use another key, or send the same body"
+        "execution is kept, and at least for its window; use another key, or send the same body"
     )
     return Conflict("idempotency_mismatch", message, execution_id=id_, key=key)

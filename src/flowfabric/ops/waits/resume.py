@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid5
 
 from flowfabric.core.errors import NotFound
+from flowfabric.core.executions.decision import Decision
 from flowfabric.core.executions.outcomes import AlreadySatisfied, Resumed, WaitpointClosed
 from flowfabric.core.executions.requests import AuditInfo
 from flowfabric.core.executions.states import TERMINAL
@@ -71,15 +73,15 @@ async def close_waitpoint(tx: Transaction, namespace: str, request: OperatorRequ
 # Duties on waits: suspensions past their timeout, waitpoints past their expiry, due timers.
 
 
-async def time_out_suspensions(tx: Transaction, ids: Sequence[UUID]) -> int:
-    """Apply the timeout rule of each suspension past its timeout, and return how many suspensions were handled."""
+async def time_out_suspensions(tx: Transaction, ids: Sequence[UUID]) -> list[Decision[Any]]:
+    """Apply the timeout rule of each suspension past its timeout, and return the decisions."""
     executions = await lock_free_to_end(tx, ids)
     now = await tx.now()
     waits = await load_open_waits(tx, list(executions.values()))
     timeouts = (decide_suspension_timeout(execution, waits.get(id_), now) for id_, execution in executions.items())
     decisions = [decision for decision in timeouts if decision is not None]
     await write(tx, decisions)
-    return len(decisions)
+    return decisions
 
 
 async def expire_waitpoints(tx: Transaction, ids: Sequence[UUID]) -> int:

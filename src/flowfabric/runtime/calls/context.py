@@ -62,7 +62,7 @@ def changed(name: str, /) -> bool:
 def progress(percent: float, message: str = "") -> None:
     """Report the progress of the task, also inside a step. Repeated calls are ignored while the task replays.
 
-    Inside steps, the newest report is stored at most once a second.
+    Inside steps, the newest report is stored at most once a second, and before the execution waits or ends.
     """
     step = STEP.get()
     if step is None:
