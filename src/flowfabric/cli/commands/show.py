@@ -151,6 +151,7 @@ def _facts(execution: Description, outcome: Outcome | None, now: datetime, scree
         else f"{execution.state} ({vector.public_state})"
     )
     failure, result = execution.last_failure, outcome.result if outcome else None
+    failure_label = "failure" if execution.state in _ENDED_BADLY else "last failure"
     return [
         ("id", execution.id),
         ("kind", execution.kind),
@@ -179,10 +180,7 @@ def _facts(execution: Description, outcome: Outcome | None, now: datetime, scree
         ("waits for", " and ".join(wait.missing) if wait else ""),
         ("times out", f"{_when(wait.timeout_at, now)}, then {wait.on_timeout}" if wait and wait.timeout_at else ""),
         ("held", execution.hold_reason),
-        (
-            "failure" if execution.state in _ENDED_BADLY else "last failure",
-            f"{failure.message} ({failure.category})" if failure else "",
-        ),
+        (failure_label, f"{failure.message} ({failure.category})" if failure else ""),
         (
             "cancelled",
             execution.cancelled_by and f"by {execution.cancelled_by} ({execution.cancel_reason or 'no reason given'})",
