@@ -33,7 +33,8 @@ class MemberPicture:
     """A member: its state, whether it has ever started, and the source of its cancellation.
 
     `after_failure` is true if the member was skipped because of a failure, and `given_up` if it was cancelled because
-    the group of a downstream member became impossible.
+    the group of a downstream member became impossible. `submitted_again` is true for a child if its parent completed
+    after a replay.
     """
 
     id: str
@@ -44,6 +45,7 @@ class MemberPicture:
     generation: int = 0
     after_failure: bool = False
     given_up: bool = False
+    submitted_again: bool = False
 
     @property
     def passes_failure_on(self) -> bool:
@@ -144,7 +146,7 @@ def flow_outcome(flow: FlowPicture) -> str:
     outgoing: dict[str, list[EdgePicture]] = defaultdict(list)
     for edge in flow.edges:
         outgoing[edge.upstream].append(edge)
-    bad = [member for member in flow.members.values() if member.state in BAD]
+    bad = [member for member in flow.members.values() if member.state in BAD and not member.submitted_again]
     alone = [member for member in bad if not _is_handled(flow, member, outgoing[member.id])]
     return "failed" if alone or left_behind(flow) else "completed"
 

@@ -23,8 +23,12 @@ Rows = Callable[[str], Awaitable[list[Row]]]
 _FLOWS = "SELECT * FROM ff.flow"
 _MEMBERS = """
     SELECT id, flow_id, parent_id, state, blocking_reason, started_at, cancelled_by, generation, failure_category,
-        cancel_reason
-    FROM ff.execution
+        cancel_reason, (
+            SELECT COUNT(*) FROM ff.execution AS parent JOIN ff.attempt AS a ON a.execution_id = parent.id
+            WHERE parent.id = e.parent_id AND parent.state = 'completed'
+                AND a.origin = 'replayed' AND a.started_at > e.created_at
+        ) AS newer_runs
+    FROM ff.execution AS e
 """
 _EDGES = "SELECT * FROM ff.edge"
 _GROUPS = "SELECT * FROM ff.edge_group"
@@ -74,6 +78,7 @@ def _member(row: Row) -> MemberPicture:
         started=row["started_at"] is not None,
         cancelled_by=row["cancelled_by"],
         generation=row["generation"],
+        submitted_again=row["newer_runs"] > 0,
         given_up=row["cancelled_by"] == "flow_sibling" and row["cancel_reason"] == "sibling_group_impossible",
         after_failure=row["state"] == "skipped" and row["failure_category"] == "upstream_failed",
     )

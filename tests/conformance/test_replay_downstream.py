@@ -328,9 +328,47 @@ async def test_flow_replay_leaves_children_to_a_parent_that_received_the_failure
     await engine.leases.wait_children(lease.fence, [children["awaited"]])
     await ended(engine, children["awaited"], "failed")
     await ended(engine, children["forgotten"], "failed")
-    await flow.fail("a")
+    await flow.complete("a")
     outcome = await engine.flows.replay(flow.id, failed=True)
-    assert set(outcome.members) == {flow["a"], children["forgotten"]}
+    assert outcome.members == (children["forgotten"],)
+
+
+async def test_flow_replay_leaves_a_child_to_a_member_that_submits_it_again(
+    engine: Engine, clock: VirtualClock, store: TestStore
+) -> None:
+    flow = await built(engine, {"a": []})
+    lease = await flow.claim("a")
+    old = (await with_children(engine, lease, "charge"))["charge"]
+    await ended(engine, old, "failed")
+    await engine.leases.fail(lease.fence, "broken", failure_class="permanent")
+    assert (await engine.flows.replay(flow.id, failed=True)).members == (flow["a"],)
+    # The member runs again now, so a repeated call leaves the child alone too.
+    clock.advance("1s")
+    lease = await flow.claim("a")
+    assert (await engine.flows.replay(flow.id, failed=True)).replayed == 0
+    new = (await with_children(engine, lease, "charge"))["charge"]
+    await ended(engine, new)
+    await engine.leases.complete(lease.fence, b"paid")
+    assert await _is_completed(flow)
+    assert (await engine.executions.describe(old)).state == "failed"
+    assert (await engine.flows.replay(flow.id, failed=True)).replayed == 0
+    await assert_flows_sound(store)
+
+
+async def test_failed_child_of_the_latest_generation_still_fails_the_flow(engine: Engine, clock: VirtualClock) -> None:
+    flow = await built(engine, {"a": []})
+    await flow.fail("a")
+    await engine.flows.replay(flow.id, failed=True)
+    clock.advance("1s")
+    lease = await flow.claim("a")
+    clock.advance("1s")
+    child = (await with_children(engine, lease, "charge"))["charge"]
+    await ended(engine, child, "failed")
+    await engine.leases.complete(lease.fence, b"paid")
+    assert await flow.state() == "failed"
+    assert (await engine.flows.replay(flow.id, failed=True)).members == (child,)
+    await ended(engine, child)
+    assert await _is_completed(flow)
 
 
 @pytest.mark.parametrize("policy", ["cancel_all", "cancel_pending", "flow_only"])

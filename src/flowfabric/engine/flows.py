@@ -248,8 +248,8 @@ class Flows:
         `failed` must be True. Only members that ended until `ended_until` are replayed, by default until now. After a
         lost reply, `Unavailable` carries this time as the field `ended_until`. Repeat the call with it, so that it
         replays no member twice. Each transaction replays up to 100 members, and a repeat continues after an
-        interruption. Members that were cancelled stay cancelled. A child whose failure its parent received is left to
-        its parent.
+        interruption. Members that were cancelled stay cancelled. A child is left to its parent if the parent received
+        the failure, still runs, failed too, or was replayed since then.
         """
         context, id_ = self._context, parse_id(flow_id, "flow_id")
         if not validation.boolean(failed, "failed"):

@@ -249,7 +249,12 @@ class FlowStore(AggregateStore):
         """Return the members that failed, expired or were cancelled."""
         rows = await self._session.fetch("bad_ends", flow_id=flow_id, states=_BAD_ENDS)
         return [
-            BadEnd(State(row["state"]), row["cancelled_by"], bool(row["taken_up"] or row["awaited"])) for row in rows
+            BadEnd(
+                State(row["state"]),
+                row["cancelled_by"],
+                bool(row["taken_up"] or row["awaited"] or row["submitted_again"]),
+            )
+            for row in rows
         ]
 
     async def failed_members(self, flow_id: UUID, ended_until: datetime, after: UUID, limit: int) -> list[UUID]:
@@ -258,6 +263,7 @@ class FlowStore(AggregateStore):
             "failed_members",
             flow_id=flow_id,
             states=sorted(FAILURES),
+            settled_states=[State.COMPLETED, State.CANCELLED],
             ended_until=ended_until,
             after=after,
             limit=limit,

@@ -110,7 +110,7 @@ class MemberTermination:
 
 @dataclass(frozen=True, slots=True)
 class BadEnd:
-    """A member that ended badly. `is_taken_up` is true if an edge or its parent handled the bad end."""
+    """A member that ended badly. `is_taken_up` is true if an edge, its parent or a replay of its parent handled it."""
 
     state: State
     cancelled_by: str | None

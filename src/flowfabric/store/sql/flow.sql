@@ -231,9 +231,25 @@ FROM ff.execution AS e
 WHERE e.flow_id IN :ids
 GROUP BY e.flow_id, e.state
 
+-- A replay of its parent started after this child was submitted, so that the parent submits the child again.
+-- fragment: is_submitted_again
+EXISTS (
+    SELECT 1
+    FROM ff.attempt AS a
+    WHERE a.execution_id = e.parent_id
+        AND a.origin = 'replayed'
+        AND a.started_at > e.created_at
+)
+
 -- name: bad_ends
 SELECT
     e.id, e.state, e.cancelled_by, e.parent_id,
+    {is_submitted_again} AND EXISTS (
+        SELECT 1
+        FROM ff.execution AS p
+        WHERE p.id = e.parent_id
+            AND p.state = 'completed'
+    ) AS submitted_again,
     EXISTS (
         SELECT 1
         FROM ff.edge AS d
@@ -258,7 +274,8 @@ FROM ff.execution AS e
 WHERE e.flow_id = :flow_id
     AND e.state IN :states
 
--- A child whose failure its parent received is left to its parent.
+-- A child whose failure its parent received is left to its parent. So is a child whose parent has been replayed since,
+-- still runs or is replayed too, because the next generation of the parent submits the child again.
 -- name: failed_members
 SELECT e.id
 FROM ff.execution AS e
@@ -277,6 +294,14 @@ WHERE e.flow_id = :flow_id
         FROM ff.waitpoint AS w
         WHERE w.execution_id = e.parent_id
             AND w.child_id = e.id
+    )
+    AND NOT {is_submitted_again}
+    AND NOT EXISTS (
+        SELECT 1
+        FROM ff.execution AS p
+        WHERE p.id = e.parent_id
+            AND p.state NOT IN :settled_states
+            AND (p.flow_id IS NOT NULL OR p.replay_count > 0 AND p.state NOT IN :states)
     )
 ORDER BY e.id
 LIMIT :limit
