@@ -21,7 +21,7 @@ from flowfabric.core import fast_dataclass, validation
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.executions.records import RecordedStep
 from flowfabric.core.executions.requests import Step, StepStatus
-from flowfabric.core.executions.steps import decode_call
+from flowfabric.core.executions.steps import STEP_KINDS, decode_call
 
 KEYED = -1
 _NO_FACTS: Mapping[str, Any] = {}
@@ -188,6 +188,14 @@ class Journal:
         self._by_path[record.path] = record
         if record.index != KEYED:
             self._by_place[record.scope, record.index] = record.path
+
+    def waiting_steps(self) -> list[Record]:
+        """Return the records of steps that wait for their next try."""
+        return [
+            record
+            for record in self._by_path.values()
+            if record.kind in STEP_KINDS and not record.is_final and record.facts.keys() >= {"due", "tries", "error"}
+        ]
 
     def expect(self, scope: Scope, call_id: CallId, *, check_digest: bool = True) -> Record | None:
         """Return the record of a call, or None. Raise `Mismatch` if a different call was recorded in its place."""

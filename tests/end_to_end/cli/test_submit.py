@@ -265,6 +265,29 @@ async def test_show_prints_values_tries_durations_and_errors_of_steps(store: Tes
     assert json.loads(explained)["facts"]["retrying"][0]["step"] == "pay"
 
 
+async def test_failure_that_was_overcome_is_no_current_fact(store: TestStore, shell: Shell) -> None:
+    failure = "step pay, try 1 of 4: OSError: down"
+    facts = '{"due":"2099-01-01T00:00:00+00:00","retries":3,"tries":1,"error":{"type":"OSError","message":"down"}}'
+    payload = f'[{{"kind":"step","index":0,"facts":{facts}}},null]'.encode()
+    at = datetime(2099, 1, 1, tzinfo=UTC)
+    retry = StepRetry(step="pay", tries=1, max_tries=4, at=at, message="OSError: down", category="net")
+    async with opened(store) as engine:
+        lease = await leased(engine)
+        await engine.leases.retry_steps(lease.fence, [retry], [Step("pay", payload, status=StepStatus.OPEN)])
+        id_ = str(lease.execution_id)
+        assert f"last failure: {failure}" in "\n".join((await shell.run("list")).lines)
+        assert f"last failure  {failure} (net)" in (await shell.run("show", id_)).lines
+        await engine.leases.suspend(lease.fence, ["go"], timeout="1h")
+        [_, line] = (await shell.run("list")).lines
+        assert "suspended" in line
+        assert failure not in line
+        await engine.operator.cancel(lease.execution_id, "too late")
+    shown = "\n".join((await shell.run("show", id_, "--steps")).lines)
+    assert "pay: open" in shown
+    assert "next try" not in shown
+    assert 'next_try_at":null' in (await shell.run("show", id_, "--steps", "--json")).lines[0].replace(" ", "")
+
+
 async def test_explain_prints_a_sentence_or_facts_as_json(store: TestStore, shell: Shell) -> None:
     async with opened(store) as engine:
         id_ = str((await engine.executions.submit("mail")).id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from flowfabric.cli.commands.lanes import lane_views, lanes_table, read_lanes, read_workers
@@ -41,6 +42,8 @@ from flowfabric.engine import (
 _MAX_VALUE_CHARACTERS = 600
 _MAX_STEPS = 10_000
 _MAX_TRACEBACKS = 3
+_ENDED_BADLY = frozenset({State.FAILED, State.EXPIRED, State.SKIPPED})
+_PAST_FAILURES = frozenset({State.COMPLETED, State.SUSPENDED})
 _ATTEMPT_COLUMNS = (
     Column("ATTEMPT", align_right=True), Column("ORIGIN", is_optional=True), Column("OUTCOME"), Column("STARTED"),
     Column("TOOK", align_right=True, is_optional=True), Column("WORKER", 8, is_optional=True), Column("FAILURE", 12),
@@ -63,13 +66,18 @@ async def show(arguments: argparse.Namespace) -> None:
             execution = await engine.executions.find(key=arguments.key)
         outcome = await engine.executions.result(execution.id)
         records = await engine.executions.steps(execution.id, limit=_MAX_STEPS) if arguments.steps else []
-        steps = [view_step(record) for record in records]
+        steps = [_without_next_try(view_step(record), execution) for record in records]
         now = engine.now()
     if arguments.json:
         more = {"steps": steps} if arguments.steps else {}
         print(format_json({**to_json(execution), "outcome": outcome, **more}))
     else:
         print_lines(format_execution(execution, outcome, steps, now, stdout_screen()))
+
+
+def _without_next_try(step: StepView, execution: Description) -> StepView:
+    """Return the step without a next try if the execution has ended."""
+    return replace(step, next_try_at=None) if execution.state.is_terminal else step
 
 
 def format_execution(
@@ -143,6 +151,7 @@ def _facts(execution: Description, outcome: Outcome | None, now: datetime, scree
         else f"{execution.state} ({vector.public_state})"
     )
     failure, result = execution.last_failure, outcome.result if outcome else None
+    failure_label = "failure" if execution.state in _ENDED_BADLY else "last failure"
     return [
         ("id", execution.id),
         ("kind", execution.kind),
@@ -171,7 +180,7 @@ def _facts(execution: Description, outcome: Outcome | None, now: datetime, scree
         ("waits for", " and ".join(wait.missing) if wait else ""),
         ("times out", f"{_when(wait.timeout_at, now)}, then {wait.on_timeout}" if wait and wait.timeout_at else ""),
         ("held", execution.hold_reason),
-        ("failure", f"{failure.message} ({failure.category})" if failure else ""),
+        (failure_label, f"{failure.message} ({failure.category})" if failure else ""),
         (
             "cancelled",
             execution.cancelled_by and f"by {execution.cancelled_by} ({execution.cancel_reason or 'no reason given'})",
@@ -272,13 +281,22 @@ def detail(execution: Summary) -> str:
         return f"held: {execution.hold_reason}"
     if execution.lease is not None:
         percent = "" if execution.progress_percent is None else f"{execution.progress_percent}% "
-        failure = f"; {execution.last_failure.message}" if execution.last_failure is not None else ""
-        return f"{percent}by {execution.lease.worker.name}{failure}"
+        failure = _last_failure(execution)
+        return f"{percent}by {execution.lease.worker.name}{failure and f'; {failure}'}"
     if execution.cancelled_by is not None:
         return execution.cancel_reason or f"by {execution.cancelled_by}"
-    if execution.last_failure is not None and execution.state != "completed":
-        return execution.last_failure.message
-    return execution.member_name or ""
+    return _last_failure(execution) or execution.member_name or ""
+
+
+def _last_failure(execution: Summary) -> str:
+    """Return the failure that ended the execution, or the last failure of one that still runs or runs again.
+
+    While the execution waits for something else, and after it completed, an earlier failure is only history.
+    """
+    if execution.last_failure is None or execution.state in _PAST_FAILURES:
+        return ""
+    message = execution.last_failure.message
+    return message if execution.state in _ENDED_BADLY else f"last failure: {message}"
 
 
 # `flowfabric stats`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar, overload
 from uuid import UUID
 
@@ -247,9 +248,31 @@ class CallGroup(DurableCall[Any]):
             await group.close_waitpoints(self._facts().get("closed", ()))
 
     def remember(self, status: StepStatus, **facts: Any) -> None:
-        """Write the final record of the group with the next commit."""
+        """Write the final record of the group with the next commit.
+
+        With facts, the group was decided early. Then also record the steps of the other members as abandoned.
+        """
         if self.record is None or not self.record.is_final:
+            if facts:
+                self._abandon_retries(facts.get("member"))
             self.run.record_writer.enqueue(self.call_id.record(status, **facts))
+
+    def _abandon_retries(self, deciding: int | None) -> None:
+        """Record as abandoned the steps of ended members that wait for their next try.
+
+        An earlier run may have given up its lease while they waited, so that this run never reached them. A step that
+        still runs in an asyncio task of the user records its own end.
+        """
+        paths, scopes = set[str](), list[str]()
+        for index, member in enumerate(self.members):
+            if index != deciding:
+                _collect_places(member, f"{self.path}[{index}]/", paths, scopes)
+        running = {step.branch.scope.prefix for step in self.run.in_flight.values() if step.branch.is_dropped}
+        for record in self.run.calls.journal.waiting_steps():
+            is_inside = record.path in paths or record.scope.startswith(tuple(scopes))
+            if is_inside and record.scope not in running:
+                facts = {name: record.facts[name] for name in ("tries", "error")}
+                self.run.record_writer.enqueue(replace(record, status=StepStatus.ABANDONED, facts=facts))
 
     def _facts(self) -> Mapping[str, Any]:
         return {} if self.record is None else self.record.facts
@@ -373,3 +396,13 @@ class Race(TolerantGroup):
             failed[index] = await self.record_failure(group, index, ending.error)
         self.remember(StepStatus.OK)
         raise AllFailed([failed[index] for index in sorted(failed)])
+
+
+def _collect_places(member: Member, scope: str, paths: set[str], scopes: list[str]) -> None:
+    """Add the paths of the member's calls, or the scope of its calls if it is a branch."""
+    if not isinstance(member, DurableCall):
+        scopes.append(scope)
+        return
+    paths.add(member.path)
+    for index, inner in enumerate(member.members):
+        _collect_places(inner, f"{member.path}[{index}]/", paths, scopes)

@@ -433,6 +433,7 @@ class StepCall(DurableCall[Any]):
             await self.run.suspender.wait(branch, wait)
         else:
             await asyncio.sleep(max(0.0, (due - self.run.now()).total_seconds()))
+            self.run.calls.check_alive(branch)
 
 
 def _interrupted_error(path: str) -> ErrorInfo:
