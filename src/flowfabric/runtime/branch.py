@@ -450,8 +450,6 @@ async def _arguments(run: TaskRun) -> Arguments:
 
 # Raw tasks are asyncio tasks that a body starts. If the worker has its own loop, they are cancelled when the body
 # ends, since their results would be lost and they can make no durable calls. On the user's loop they continue.
-
-
 _PACKAGE = str(Path(__file__).parent.parent)
 _CANCEL_TIMEOUT_S = 1.0
 _MAX_NAMES = 5
@@ -484,10 +482,10 @@ async def cancel_raw_tasks(run: TaskRun) -> None:
     tasks = set(run.raw_tasks)
     if not tasks:
         return
-    names = sorted(_task_name(task) for task in tasks)
+    names, fields = sorted(_task_name(task) for task in tasks), log_fields(run.lease)
     shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
-    message, fields = "%s left asyncio tasks behind, which are cancelled: %s", log_fields(run.lease)
-    LOG.warning(f"{message}; await the tasks you start", run.task.name, shown, extra=fields)
+    message = "%s left asyncio tasks behind, which are cancelled: %s; await the tasks you start"
+    LOG.warning(message, run.task.name, shown, extra=fields)
     for task in tasks:
         task.cancel()
     _, stubborn = await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
