@@ -27,6 +27,7 @@ from flowfabric.engine import (
     KeyView,
     LaneState,
     NewWaitpoint,
+    OnTimeout,
     Single,
     State,
     WorkerId,
@@ -91,6 +92,26 @@ async def test_description_of_an_execution_fits_the_screen(engine: Engine, clock
     assert_fits(lines, width)
     assert lines[:3] == [f"id         {execution.id}", f"kind       {LONG_KIND}", "state      suspended"]
     assert "waits for  " in "\n".join(lines) and lines[-2].startswith("KEY ") and "sign-off" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("on_timeout", "consequence"),
+    [
+        (OnTimeout.FAIL, "fails"),
+        (OnTimeout.CANCEL, "is cancelled"),
+        (OnTimeout.EXPIRE, "expires"),
+        (OnTimeout.AUTO_RESUME, "continues"),
+        (OnTimeout.ESCALATE, "waits for an operator"),
+    ],
+)
+async def test_show_says_in_plain_words_what_follows_a_timeout(
+    engine: Engine, clock: VirtualClock, on_timeout: OnTimeout, consequence: str
+) -> None:
+    lease = await leased(engine)
+    await engine.leases.suspend(lease.fence, [NewWaitpoint("go")], Single("go"), timeout="1h", on_timeout=on_timeout)
+    execution = await engine.executions.describe(lease.execution_id)
+    lines = format_execution(execution, None, [], clock.now(), Screen(120))
+    assert [line for line in lines if line.startswith("times out") and line.endswith(f", then {consequence}")], lines
 
 
 @WIDTHS

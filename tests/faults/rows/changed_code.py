@@ -54,7 +54,7 @@ async def _continue(kit: Kit, case: Change, handle: Handle[Any], tally: Tally) -
 ROWS = (
     Row(
         "changed code",
-        "the code of waiting executions changes in 54 ways, from a new last step to swapped members of a race",
+        "The code of waiting executions changes in 54 ways, from a new last step to swapped members of a race",
         change_code,
         minimum=len(CHANGES),
         short_minimum=len(CHANGES),

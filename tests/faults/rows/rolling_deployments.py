@@ -127,7 +127,7 @@ async def _check(engine: Engine, id_: UUID, name: str, tally: Tally) -> None:
 ROWS = (
     Row(
         "rolling deployment",
-        "old and new worker processes run at the same time, and the new code has four new calls behind `changed`",
+        "Old and new worker processes run at the same time, and the new code has four new calls behind `changed`",
         deploy,
         minimum=100,
         short_minimum=2,

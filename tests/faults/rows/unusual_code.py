@@ -44,7 +44,7 @@ async def _check(case: Unusual, handle: Handle[Any], tally: Tally) -> None:
 ROWS = (
     Row(
         "unusual code",
-        f"tasks do {len(UNUSUAL)} unusual things, such as raising an exception whose attributes raise",
+        f"Tasks do {len(UNUSUAL)} unusual things, such as raising an exception whose attributes raise",
         run_unusual_code,
         minimum=len(UNUSUAL),
         short_minimum=len(UNUSUAL),

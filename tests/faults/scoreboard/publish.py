@@ -31,8 +31,9 @@ results with ledgers that the engine does not write, and fails if anything is lo
 - **Lost**: acknowledged, and gone. **Doubled**: a step body started after its result was recorded, or one call had two
   effects. **Wrong**: a wrong result, order or handler. **Stuck**: work that did not end in time.
 - **Executions, signals, events** are the numbers at stake.
-- **Recovery** is the time from the last fault until the work continued, in seconds and in lease terms. If another
-  worker has to take over, 99 % of the recoveries must end within two lease terms, and 30 s later if a host vanishes.
+- **Recovery** is the time from the last fault until the work continued, in seconds and in lease periods. If another
+  worker has to take over, 99 % of the recoveries must end within two lease periods, and 30 s later if a host
+  vanishes. An empty cell means that this time was not measured.
 - **95 % bound**: zero violations in N cases mean a rate below 3 / N with 95 % confidence.
 - A row that injected fewer faults than its minimum fails."""
 _UNPROMISED = (

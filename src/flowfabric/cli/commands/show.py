@@ -27,6 +27,7 @@ from flowfabric.cli.targets import find_execution, find_flow, open_for_reading
 from flowfabric.cli.terminal import Column, Screen, escape_lines, format_facts, format_table
 from flowfabric.core.errors import InvalidRequest
 from flowfabric.core.validation import escape
+from flowfabric.core.waits.records import AFTER_TIMEOUT
 from flowfabric.engine import (
     ApproximateCount,
     Description,
@@ -36,6 +37,7 @@ from flowfabric.engine import (
     StepStatus,
     StepView,
     Summary,
+    SuspendedView,
     view_step,
 )
 
@@ -178,7 +180,7 @@ def _facts(execution: Description, outcome: Outcome | None, now: datetime, scree
         ("lease", "" if lease is None else f"until {format_time(lease.expires_at)}"),
         ("progress", _progress(execution)),
         ("waits for", " and ".join(wait.missing) if wait else ""),
-        ("times out", f"{_when(wait.timeout_at, now)}, then {wait.on_timeout}" if wait and wait.timeout_at else ""),
+        ("times out", _timeout(wait, now)),
         ("held", execution.hold_reason),
         (failure_label, f"{failure.message} ({failure.category})" if failure else ""),
         (
@@ -195,6 +197,12 @@ def _when(time: datetime | None, now: datetime) -> str:
         return ""
     age = format_age(time, now)
     return f"{format_time(time)} ({age})" if age.startswith("in ") else f"{format_time(time)} ({age} ago)"
+
+
+def _timeout(wait: SuspendedView | None, now: datetime) -> str:
+    if wait is None or wait.timeout_at is None:
+        return ""
+    return f"{_when(wait.timeout_at, now)}, then {AFTER_TIMEOUT[wait.on_timeout]}"
 
 
 def _counts(execution: Description) -> str:

@@ -37,7 +37,7 @@ from flowfabric.core.flows.records import (
 )
 from flowfabric.core.lanes import LaneInfo, LaneState
 from flowfabric.core.waits.evaluate import join_names
-from flowfabric.core.waits.records import BLOCKING, OnTimeout
+from flowfabric.core.waits.records import AFTER_TIMEOUT, BLOCKING
 from flowfabric.core.workers import WorkerInfo, unoffered_capabilities
 
 Statement = tuple[str, dict[str, Any]]
@@ -341,10 +341,10 @@ def _describe_timeout(execution: Execution, wait: SuspendedView, now: datetime) 
         is_paused = execution.blocking_reason is BlockingReason.PAUSED_BY_OPERATOR
         is_escalated = is_paused and BLOCKING[wait.reason] is not BlockingReason.PAUSED_BY_OPERATOR
         return "Its timeout has passed. Resume or cancel it." if is_escalated else "No timeout."
-    time = _format_time(wait.timeout_at, now)
+    time, consequence = _format_time(wait.timeout_at, now), AFTER_TIMEOUT[wait.on_timeout]
     if wait.timeout_at <= now:
-        return f"Timed out at {time}. A reconciler is about to apply the timeout: {wait.on_timeout}."
-    return f"Times out at {time}, then {_AFTER_TIMEOUT[wait.on_timeout]}."
+        return f"Timed out at {time}. A reconciler is about to apply the timeout. The execution then {consequence}."
+    return f"Times out at {time}, then {consequence}."
 
 
 def _explain_ended(execution: Execution, context: ExplainContext) -> Statement:
@@ -390,13 +390,6 @@ _EXPLAINERS = {
     State.BLOCKED: _explain_blocked,
     State.ACTIVE: _explain_active,
     State.SUSPENDED: _explain_suspended,
-}
-_AFTER_TIMEOUT = {
-    OnTimeout.FAIL: "fails",
-    OnTimeout.CANCEL: "is cancelled",
-    OnTimeout.EXPIRE: "expires",
-    OnTimeout.AUTO_RESUME: "continues",
-    OnTimeout.ESCALATE: "waits for an operator",
 }
 
 

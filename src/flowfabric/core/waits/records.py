@@ -250,6 +250,14 @@ class WaitChanges:
     unbound: tuple[SignalUnbinding, ...] = ()
 
 
+# What an execution does after a timeout, in words for people.
+AFTER_TIMEOUT: Mapping[OnTimeout, str] = {
+    OnTimeout.FAIL: "fails",
+    OnTimeout.CANCEL: "is cancelled",
+    OnTimeout.EXPIRE: "expires",
+    OnTimeout.AUTO_RESUME: "continues",
+    OnTimeout.ESCALATE: "waits for an operator",
+}
 BLOCKING: Mapping[SuspensionReason, BlockingReason] = {
     SuspensionReason.WAITING_FOR_SIGNAL: BlockingReason.WAITING_FOR_SIGNAL,
     SuspensionReason.WAITING_FOR_APPROVAL: BlockingReason.WAITING_FOR_APPROVAL,

@@ -277,7 +277,7 @@ MORE: dict[str, Case] = {
     "a timeout that is due": Case(
         make_suspended(),
         'Waiting since 2029-12-31 23:59 UTC for a signal on waitpoint "go". Timed out at 00:00 UTC. '
-        "A reconciler is about to apply the timeout: fail.",
+        "A reconciler is about to apply the timeout. The execution then fails.",
         WAITED | {"until": T0}, replace(NOWHERE, wait=replace(WAIT, timeout_at=T0)),
     ),
     "a paused lane": Case(
