@@ -332,7 +332,8 @@ async def end_lease(run: TaskRun, ending: BranchResult) -> None:
         if run.calls.has_unwound and not guards.is_a(ending.error, Unwind, asyncio.CancelledError):
             run.calls.warn_swallowed()
         return
-    await send_last(run)
+    if run.progress is not None:
+        await send_last(run)
     await run.record_writer.wait_idle()
     if run.divergence is not None:
         await _postpone_diverged(run, run.divergence)
@@ -483,9 +484,8 @@ class TaskRunner:
 
     def begin(self, engine: Engine, lease: Lease, is_held: IsHeld = always_held) -> TaskRun:
         """Return a new run for a lease, without starting the run."""
-        return TaskRun(
-            self._app, self._app.tasks[lease.kind], engine, lease, self._threads, self._hooks, is_held=is_held
-        )
+        app, threads, hooks = self._app, self._threads, self._hooks
+        return TaskRun(app, app.tasks[lease.kind], engine, lease, threads, hooks, is_held=is_held)
 
 
 def continue_with(task: TaskSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:

@@ -420,7 +420,7 @@ def changed(name: str, /) -> bool:
 def progress(percent: float, message: str = "") -> None:
     """Report the progress of the task, also inside a step. Repeated calls are ignored while the task replays.
 
-    Inside steps, the newest report is stored at most once a second.
+    Inside steps, the newest report is stored at most once a second, and before the execution waits or ends.
     """
     return sync_bridge.call_plain(lambda: async_progress(percent, message))
 
