@@ -87,7 +87,7 @@ def new_worker(
         lease_ttl=lease,
         open_renewal_engine=None if in_memory else partial(app.engines.opener, app.store, pool_size=1, migrate=False),
         threads=threads,
-        place=f"store {redact_password(app.store)}, namespace {app.namespace}",
+        place=f"store {redact_password(app.store)}",
     )
     _warn_of_other_lanes(app, served)
     return worker

@@ -145,7 +145,9 @@ class Worker:
         """Return what the worker serves."""
         criteria = self._criteria
         tasks = validation.list_some(self._runner.kinds) or "none yet"
-        parts = [self._place] if self._place else []
+        names = self._engine.claim_namespaces
+        where = f"namespace{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        parts = [f"{self._place}, {where}" if self._place else where]
         parts += [f"lanes {', '.join(criteria.lanes)}", f"tasks {tasks}"]
         if criteria.capabilities:
             parts.append(f"capabilities {', '.join(criteria.capabilities)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -101,3 +102,14 @@ async def test_leases_of_all_namespaces_are_renewed_and_a_cancel_reaches_the_run
         await tenant.operator.cancel(execution.id)
         async with asyncio.timeout(10):
             await stopped.wait()
+
+
+async def test_worker_logs_the_namespaces_that_it_serves(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task
+    async def task() -> None: ...
+
+    with caplog.at_level(logging.INFO, "flowfabric.worker"):
+        async with app, app.worker():
+            pass
+    [started] = [record.message for record in caplog.records if record.message.startswith("Worker started")]
+    assert ", namespaces a, b; lanes default" in started
