@@ -12,7 +12,7 @@ MIN_TABLE_ENTRIES = 3
 # The package as a whole.
 MODULES = 313
 MEDIAN_LINES = 110
-CODE_LINES = 30_700
+CODE_LINES = 30_720
 FRAGMENT_LINES = 30
 # The modules of a durable run form one large cycle, because branch, journal and waits need each other. Imports that are
 # only for types count too.
