@@ -756,7 +756,7 @@ async def test_child_that_is_being_submitted_is_cancelled() -> None:
     await check(app, program, (0, True))
 
 
-async def test_operator_can_overrule_an_approver() -> None:
+async def test_first_decision_of_an_approver_counts() -> None:
     app = App(":memory:")
     tokens: list[str] = []
 
@@ -771,6 +771,7 @@ async def test_operator_can_overrule_an_approver() -> None:
         await app.approve(tokens[0])
         await kit.work()
         await kit.reject(handle, "plan", by="a")
+        await kit.approve(handle, "plan", by="b")
         return await kit.finish(handle)
 
-    await check(app, program, "Rejected")
+    await check(app, program, "Approved")
