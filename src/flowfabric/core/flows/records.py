@@ -240,7 +240,7 @@ FAILURES = frozenset({State.FAILED, State.EXPIRED})
 
 
 def describe_failure(id_: UUID, name: str | None, state: State) -> str | None:
-    """Return what the downstream members of a failed or expired member are told, or None for other states."""
+    """Return the failure that downstream members of a failed or expired member see, or None for other states."""
     return f'upstream "{name or id_}" {state}' if state in FAILURES else None
 
 

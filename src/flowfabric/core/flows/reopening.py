@@ -5,8 +5,8 @@ an edge runs again if its group can still fire, and its own edges then open too.
 group could no longer fire run again too, if the group needs them. This continues until nothing changes. Edges to
 members that have started keep their state.
 
-The lock of the flow covers its edges and groups, but a worker may still claim a waiting member. So the caller locks
-the `waiting` members afterwards, and takes out those that have started meanwhile.
+The lock of the flow covers its edges and groups, but a worker may still claim a waiting member. So the caller then
+locks the `waiting` members, and removes those that have started.
 """
 
 from __future__ import annotations
